@@ -1,0 +1,262 @@
+"""Codecs: written value ⇄ neutral value. A small closed set of named pure functions.
+
+`decode` takes the data as the owner's loader sees it (a bool, an int, a text, a list), never source
+text; `encode` gives the data to write. A codec is liberal in what it reads: every spelling that was
+ever meant is understood, and the declaration says which release accepted which.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..config.words import BackwardPrefetch, ShardingStrategy, StateDictType, WrapPolicy
+
+
+class NotUnderstood(ValueError):
+    """A value outside a codec's vocabulary."""
+
+    def __init__(self, accepted: Sequence[str], nearest: str | None = None, blank: bool = False) -> None:
+        super().__init__("not understood")
+        self.accepted = tuple(accepted)
+        self.nearest = nearest
+        self.blank = blank
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`canonical`: already spelled as the target is written. `plain`: the exact name or a number.
+
+    `rule`: a rule to report when the value has to be respelled.
+    """
+
+    value: Any
+    canonical: bool = True
+    plain: bool = True
+    rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Codec:
+    """`schema`: the JSON Schema of accepted data; `strict`: that of what `encode` writes."""
+
+    name: str
+    decode: Callable[[Any], Decoded]
+    encode: Callable[[Any], Any]
+    schema: dict[str, Any]
+    strict: dict[str, Any]
+
+
+TRUE_WORDS = ("y", "yes", "t", "true", "on", "1")
+FALSE_WORDS = ("n", "no", "f", "false", "off", "0")
+
+
+def nearest(text: str, words: Sequence[str]) -> str | None:
+    """The closest of `words`, compared without case, or None."""
+    by_fold = {item.upper(): item for item in words}
+    found = difflib.get_close_matches(text.upper(), list(by_fold), 1, 0.6)
+    return by_fold[found[0]] if found else None
+
+
+def _decode_bool(written: Any) -> Decoded:
+    if isinstance(written, bool):
+        return Decoded(written)
+    if isinstance(written, (int, str)):
+        text = str(written).lower()
+        if text in TRUE_WORDS or text in FALSE_WORDS:
+            return Decoded(text in TRUE_WORDS, canonical=False)
+    raise NotUnderstood(("true", "false"), nearest(str(written), ("true", "false")))
+
+
+_BOOL_WORDS = Codec(
+    "bool_words",
+    _decode_bool,
+    bool,
+    {
+        "anyOf": [
+            {"type": "boolean"},
+            {"enum": [0, 1]},
+            {"type": "string", "pattern": "^(?i:" + "|".join(TRUE_WORDS + FALSE_WORDS) + ")$"},
+        ]
+    },
+    {"type": "boolean"},
+)
+
+
+def _enum(name: str, kind: type[Enum], numbers: bool, aliases: dict[str, str] | None = None) -> Codec:
+    """Names in any case, with hyphens or blanks, with the enum's class before them, or torch's numbers."""
+    members = list(kind)
+    by_name = {member.name: member for member in members}
+    by_number = {member.value: member for member in members if isinstance(member.value, int) and member.value}
+    other = aliases or {}
+
+    def decode(written: Any) -> Decoded:
+        if numbers and isinstance(written, int) and not isinstance(written, bool) and written in by_number:
+            return Decoded(by_number[written], canonical=False)
+        if isinstance(written, str):
+            text = written.strip()
+            if numbers and text.isascii() and text.isdigit() and int(text) in by_number:
+                return Decoded(by_number[int(text)], canonical=False)
+            word = text.rsplit(".", 1)[-1].upper().replace("-", "_").replace(" ", "_")
+            found = by_name.get(other.get(word, word))
+            if found is not None:
+                return Decoded(found, canonical=written == found.name, plain=written in (found.name, f"_{found.name}"))
+        raise NotUnderstood([*by_name, *map(str, by_number if numbers else ())], nearest(str(written), list(by_name)))
+
+    names = sorted({*by_name, *other})
+    either = "|".join(names)
+    loose: list[dict[str, Any]] = [{"type": "string", "pattern": f"^(?i:([A-Za-z]+\\.)?({either.replace('_', '[-_ ]')}))$"}]
+    if numbers:
+        loose += [{"enum": sorted(by_number)}, {"enum": [str(number) for number in sorted(by_number)]}]
+    return Codec(name, decode, lambda value: value.name, {"anyOf": loose}, {"enum": [member.name for member in members]})
+
+
+def _decode_class_list(written: Any) -> Decoded:
+    parts = written if isinstance(written, list) else str(written).split(",")
+    if not all(isinstance(part, str) for part in parts) or not isinstance(written, (list, str)):
+        raise NotUnderstood(("class names separated by commas",))
+    names = [part.strip() for part in parts]
+    if not all(names):
+        raise NotUnderstood(("class names separated by commas",), blank=True)
+    # a class is found by its bare name, so a dotted path can only have meant its last part
+    bare = tuple(dict.fromkeys(name.rsplit(".", 1)[-1] for name in names))
+    canonical = written == ",".join(bare)
+    return Decoded(bare, canonical, rule=None if canonical else "FM201")
+
+
+_CLASS_LIST = Codec(
+    "class_list",
+    _decode_class_list,
+    ",".join,
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    {"type": "string", "pattern": "^[^\\s,.]+(,[^\\s,.]+)*$"},
+)
+
+
+def _decode_integer(written: Any) -> Decoded:
+    if isinstance(written, int) and not isinstance(written, bool):
+        return Decoded(written)
+    if isinstance(written, str):
+        try:
+            return Decoded(int(written), canonical=False)
+        except ValueError:
+            pass
+    if isinstance(written, (str, float)):
+        try:
+            number = float(written)
+        except ValueError:
+            number = 0.5
+        if number == int(number) if abs(number) < 1e18 else False:
+            return Decoded(int(number), canonical=False, rule="FM203")
+    raise NotUnderstood(("a whole number",))
+
+
+_INTEGER = Codec(
+    "integer",
+    _decode_integer,
+    int,
+    {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9_.eE+-]+$"}]},
+    {"type": "integer"},
+)
+
+
+def _decode_text(written: Any) -> Decoded:
+    if isinstance(written, str):
+        return Decoded(written)
+    raise NotUnderstood(("a text",))
+
+
+_TEXT = Codec("text", _decode_text, str, {"type": "string"}, {"type": "string"})
+
+PRECISIONS = ("no", "fp16", "bf16", "fp8")
+
+
+def _decode_precision(written: Any) -> Decoded:
+    if written is False:  # an unquoted no
+        return Decoded("no", canonical=False, rule="FM204")
+    if isinstance(written, str) and written.lower() in PRECISIONS:
+        return Decoded(written.lower())
+    raise NotUnderstood(PRECISIONS, nearest(str(written), PRECISIONS))
+
+
+_PRECISION = Codec(
+    "precision",
+    _decode_precision,
+    str,
+    {"anyOf": [{"type": "string", "pattern": "^(?i:no|fp16|bf16|fp8)$"}, {"const": False}]},
+    {"type": "string", "pattern": "^(?i:no|fp16|bf16|fp8)$"},
+)
+
+
+def _decode_fp16_flag(written: Any) -> Decoded:
+    return Decoded("fp16" if written else "no")
+
+
+_FP16_FLAG = Codec("fp16_flag", _decode_fp16_flag, lambda value: value == "fp16", {}, {})
+
+
+def _decode_version(written: Any) -> Decoded:
+    if not isinstance(written, bool) and str(written).strip() in ("1", "2") and not isinstance(written, float):
+        number = int(str(written))
+        return Decoded(number, canonical=written == number)
+    raise NotUnderstood(("1", "2"))
+
+
+_VERSION = Codec("version", _decode_version, int, {"enum": [1, 2, "1", "2"]}, {"const": 2})
+
+_STRATEGY = _enum("strategy", ShardingStrategy, True, {"_HYBRID_SHARD_ZERO2": "HYBRID_SHARD_ZERO2"})
+
+
+def _decode_strategy_or_bool(written: Any) -> Decoded:
+    """What a person meant who wrote a strategy, or a reshard flag, into the other's place."""
+    try:
+        return _STRATEGY.decode(written)
+    except NotUnderstood as error:
+        try:
+            flag = _decode_bool(written).value
+        except NotUnderstood:
+            raise error from None
+        strategy = ShardingStrategy.FULL_SHARD if flag else ShardingStrategy.SHARD_GRAD_OP
+        return Decoded(strategy, canonical=False)
+
+
+def _decode_reshard_flag(written: Any) -> Decoded:
+    """A bool word, or the strategy that a half-done conversion left in its place."""
+    try:
+        return _decode_bool(written)
+    except NotUnderstood as error:
+        try:
+            strategy = _STRATEGY.decode(written).value
+        except NotUnderstood:
+            raise error from None
+        if strategy not in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+            raise error from None  # a mesh, or no sharding at all: no flag can say it
+        return Decoded(strategy.reshards, canonical=False, rule="FM205")
+
+
+CODECS = {
+    codec.name: codec
+    for codec in (
+        _BOOL_WORDS,
+        _CLASS_LIST,
+        _INTEGER,
+        _TEXT,
+        _PRECISION,
+        _FP16_FLAG,
+        _VERSION,
+        _STRATEGY,
+        Codec("reshard_flag", _decode_reshard_flag, bool, _BOOL_WORDS.schema, _BOOL_WORDS.strict),
+        Codec("strategy_or_bool", _decode_strategy_or_bool, lambda value: value.name, {}, {}),
+        _enum("backward_prefetch", BackwardPrefetch, True),
+        _enum("state_dict", StateDictType, True),
+        _enum("wrap_policy", WrapPolicy, False),
+    )
+}
+
+
+def constant(codec: str, written: Any) -> Any:
+    """A value given in a declaration (``"FULL_SHARD"``, ``true``), as the codec's neutral value."""
+    return None if written is None else CODECS[codec].decode(written).value

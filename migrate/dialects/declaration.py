@@ -1,0 +1,271 @@
+"""A dialect's declaration: one TOML file that says how a framework's config language works.
+
+The form is described by ``schemas/declaration.schema.json``; `declaration` loads one by name. What
+comes out holds facts only, no behaviour: detection clues, blocks, options with spellings, windows,
+defaults and ways of writing, combinations that never start, and limits of the target.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ..effective import Condition, Default, Engine, Exact, Facts, NeverStarted, Window
+from ..releases import Release, release
+from .codecs import constant
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Clue:
+    """A top-level key that speaks for the dialect; `prefixed`: only if a key in it starts so."""
+
+    key: str
+    score: int
+    prefixed: str | None = None
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One key under which an option is written; `outside`: the path is from the root, not the block."""
+
+    path: KeyPath
+    outside: bool = False
+    window: Window = Window()
+
+
+@dataclass(frozen=True)
+class Means:
+    """How the key is meant where its engine does not read it: another codec, another field."""
+
+    engine: Engine
+    codec: str
+    field: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. The first spelling is the one that is written.
+
+    write: ``always`` (written out when the engine changes), ``stated`` (kept where written, added
+    where the default would say otherwise), ``delete`` (FSDP1 only), ``into:ID`` (renamed into that
+    option's key), ``leave`` (read, never edited).
+    since: first release that takes the key under FSDP2. value_since: the same for one value.
+    only_if: (option, value) without which the owner does not read this key.
+    """
+
+    id: str
+    spellings: tuple[Spelling, ...]
+    codec: str
+    facts: Facts
+    write: str
+    doc: str
+    ref: str
+    means: Means | None = None
+    only_if: tuple[str, Any] | None = None
+    since: Release | None = None
+    value_since: tuple[tuple[Any, str], ...] = ()
+    added_rule: str | None = None
+
+    @property
+    def field(self) -> str:
+        return self.facts.field
+
+
+@dataclass(frozen=True)
+class Misnamed:
+    """A key that people write and no release reads, and the option that they mean."""
+
+    key: str
+    meant: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """One place of a file that makes one configuration."""
+
+    id: str
+    at: KeyPath
+    prefix: str
+    engine_option: str
+    engines: Mapping[int, Engine]
+    engine_default: Engine
+    active_key: str
+    active_value: str
+    ddp_set: Mapping[str, Any]
+    ddp_delete: tuple[str, ...]
+    options: tuple[Option, ...]
+    misnamed: tuple[Misnamed, ...]
+    beside: Mapping[KeyPath, frozenset[str]]
+    never_started: tuple[NeverStarted, ...]
+
+    def option(self, name: str) -> Option:
+        return next(option for option in self.options if option.id == name)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One dialect."""
+
+    name: str
+    title: str
+    package: str
+    language: str
+    releases: tuple[Release, ...]
+    fsdp2_since: Release
+    current: Release
+    limits: tuple[str, ...]
+    threshold: int
+    clues: tuple[Clue, ...]
+    vetoes: tuple[str, ...]
+    veto_score: int
+    top_level: frozenset[str]
+    required: tuple[str, ...]
+    refused: tuple[tuple[str, str, str], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def newest(self) -> Release:
+        return self.releases[-1]
+
+
+def schemas_folder() -> Traversable:
+    """The folder with declarations and JSON Schemas, in a wheel or beside the package in a checkout."""
+    package = files(__package__.partition(".")[0])
+    inside = package / "schemas"
+    if inside.is_dir():
+        return inside
+    from pathlib import Path
+
+    return Path(str(package)).parent / "schemas"  # a checkout: schemas/ stands beside migrate/
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    """The names of all declared dialects: the folder listing."""
+    folder = schemas_folder() / "dialects"
+    return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+@lru_cache(maxsize=32)
+def declaration(name: str) -> Declaration:
+    """Load a declaration. KeyError for an unknown name."""
+    if name not in names():
+        raise KeyError(name)
+    text = (schemas_folder() / "dialects" / f"{name}.toml").read_text(encoding="utf-8")
+    return _declaration(tomllib.loads(text))
+
+
+def _declaration(data: Mapping[str, Any]) -> Declaration:
+    detect, top = data["detect"], data.get("top_level", {})
+    return Declaration(
+        name=data["name"],
+        title=data["title"],
+        package=data["package"],
+        language=data["language"],
+        releases=tuple(release(text) for text in data["releases"]),
+        fsdp2_since=release(data["fsdp2_since"]),
+        current=release(data["current"]),
+        limits=tuple(data.get("limits", ())),
+        threshold=detect["threshold"],
+        clues=tuple(Clue(**clue) for clue in detect["clues"]),
+        vetoes=tuple(detect.get("vetoes", ())),
+        veto_score=detect.get("veto_score", 0),
+        top_level=frozenset(top.get("keys", ())),
+        required=tuple(top.get("required", ())),
+        refused=tuple((row["key"], row["value"], row["reason"]) for row in top.get("refused", ())),
+        blocks=tuple(_block(block) for block in data["block"]),
+    )
+
+
+def _block(data: Mapping[str, Any]) -> Block:
+    engine, active = data["engine"], data["active"]
+    options = tuple(_option(option) for option in data["option"])
+    codecs = {option.id: option.codec for option in options}
+    options = tuple(
+        option
+        if option.only_if is None
+        else Option(**{**_shallow(option), "only_if": (option.only_if[0], constant(codecs[option.only_if[0]], option.only_if[1]))})
+        for option in options
+    )
+    return Block(
+        id=data["id"],
+        at=_path(data["at"]),
+        prefix=data.get("prefix", ""),
+        engine_option=engine["option"],
+        engines={engine["fsdp1"]: "fsdp1", engine["fsdp2"]: "fsdp2"},
+        engine_default=engine["default"],
+        active_key=active["key"],
+        active_value=active["value"],
+        ddp_set=data["ddp"]["set"],
+        ddp_delete=tuple(data["ddp"]["delete"]),
+        options=options,
+        misnamed=tuple(Misnamed(**row) for row in data.get("misnamed", ())),
+        beside={_path(row["at"]): frozenset(row["known"]) for row in data.get("beside", ())},
+        never_started=tuple(
+            NeverStarted(row["reason"], row["now"], _window(row), tuple(Condition(**one) for one in row["when"]))
+            for row in data.get("never_started", ())
+        ),
+    )
+
+
+def _shallow(option: Option) -> dict[str, Any]:
+    return {name: getattr(option, name) for name in option.__dataclass_fields__}
+
+
+def _path(text: str) -> KeyPath:
+    return tuple(text.split(".")) if text else ()
+
+
+def _window(row: Mapping[str, Any]) -> Window:
+    return Window(row.get("for", "*"), row.get("engine"))
+
+
+def _spelling(text: str, window: Window = Window()) -> Spelling:
+    outside = text.startswith("^")
+    return Spelling(_path(text.removeprefix("^")), outside, window)
+
+
+def _option(data: Mapping[str, Any]) -> Option:
+    codec = data["codec"]
+    means = data.get("means")
+    facts = Facts(
+        option=data["id"],
+        field=data["field"],
+        read=tuple(_window(row) for row in data.get("read", ({},))),
+        defaults=tuple(Default(constant(codec, row["value"]), _window(row)) for row in data.get("default", ())),
+        exact=tuple(Exact(constant(codec, row["otherwise"]), _window(row)) for row in data.get("exact", ())),
+        expand=tuple((constant(codec, row["value"]), row["engine"], row["fields"]) for row in data.get("expand", ())),
+        unless=data.get("unless"),
+    )
+    return Option(
+        id=data["id"],
+        spellings=(
+            *(_spelling(key) for key in data["keys"]),
+            *(_spelling(row["key"], _window(row)) for row in data.get("spellings", ())),
+        ),
+        codec=codec,
+        facts=facts,
+        write=data["write"],
+        doc=data["doc"],
+        ref=data["ref"],
+        means=Means(**means) if means else None,
+        only_if=(data["only_if"]["option"], data["only_if"]["value"]) if "only_if" in data else None,
+        since=release(data["since"]) if "since" in data else None,
+        value_since=tuple((constant(codec, row["value"]), row["for"]) for row in data.get("value_since", ())),
+        added_rule=data.get("added_rule"),
+    )

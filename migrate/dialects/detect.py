@@ -1,0 +1,46 @@
+"""Which dialect a document belongs to: a score and a reason, never a guess."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..text.document import Node, entry_of
+from .declaration import Declaration
+
+
+@dataclass(frozen=True)
+class Score:
+    """How strongly a document looks like a dialect, and the keys that say so."""
+
+    dialect: str
+    score: int
+    reason: str
+    enough: bool
+
+
+def score(root: Node, declared: Declaration) -> Score:
+    """Add up the clues and vetoes among the top-level keys."""
+    total, found = 0, []
+    for clue in declared.clues:
+        entry = entry_of(root, clue.key)
+        if entry is None:
+            continue
+        if clue.prefixed and not any(one.name.startswith(clue.prefixed) for one in entry.value.entries):
+            continue
+        total += clue.score
+        found.append(clue.key)
+    against = [key for key in declared.vetoes if entry_of(root, key)]
+    total += declared.veto_score * len(against)
+    reason = ", ".join(found) + (f"; against it: {', '.join(against)}" if against else "")
+    return Score(declared.name, total, reason, total >= declared.threshold)
+
+
+def fsdp_key(root: Node) -> str | None:
+    """A top-level key that holds FSDP settings in some dialect, where it holds any; else None."""
+    for entry in root.entries:
+        name = entry.name.lower()
+        if name in ("fsdp", "fsdp_config") or name.startswith("fsdp_"):
+            value = entry.value
+            if value.entries or value.items or value.text.lower() not in ("", "null", "~", "false", "none"):
+                return entry.name
+    return None

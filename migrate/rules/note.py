@@ -1,0 +1,40 @@
+"""A rule that applies at a place: what the neutral side hands on, before there is any text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..config.origin import Origin
+from ..report.model import Finding, Severity
+from .table import RULES
+
+NOWHERE = Origin("default")
+
+
+@dataclass(frozen=True)
+class Note:
+    """`args` fill the rule's message and hint templates; `severity` overrides the rule's own."""
+
+    rule: str
+    at: Origin = NOWHERE
+    args: Mapping[str, object] = field(default_factory=dict)
+    severity: Severity | None = None
+
+    def finding(self, context: Mapping[str, object], snippet: str = "", width: int = 1) -> Finding:
+        """The finding this note becomes once its dialect (`context`) and its line of text are known."""
+        rule = RULES[self.rule]
+        written = self.at.source == "file"
+        args = {**context, "key": self.at.key, **self.args}
+        return Finding(
+            rule=rule.id,
+            slug=rule.slug,
+            severity=self.severity or rule.severity,
+            message=rule.message.format(**args),
+            hint=rule.hint.format(**args),
+            key=self.at.key if written else "",
+            line=self.at.line if written else 0,
+            column=self.at.column if written else 0,
+            snippet=snippet,
+            width=width,
+        )

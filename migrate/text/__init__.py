@@ -1,0 +1,1 @@
+"""Configuration files as text: nodes with offsets, and edits that touch nothing else."""
