@@ -62,6 +62,7 @@ class _Part:
     """What one block contributes to the file."""
 
     edits: tuple[Edit, ...] = ()
+    keys: int = 0
     outcomes: tuple[Outcome, ...] = ()
     notes: tuple[Note, ...] = ()
     config: Fsdp2Config | None = None
@@ -146,6 +147,7 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
         status,
         notes,
         outcomes,
+        keys=sum(part.keys for part in parts.values()),
         resume=resume_advice(ran) if advice and ran else (),
         code=code_advice(ran) if advice and ran else (),
     )
@@ -209,9 +211,23 @@ def _block(document: Document, declared: Declaration, block: Block, choices: Cho
         written = write(
             document, declared, reading, ran, config, runs_on, target_named=declared.package in choices.runs_on
         )
-    return _Part(
-        written.edits, written.outcomes, (*notes, *written.notes), config, ran, ddp=translation.ddp
-    )
+    keys = _count_keys(document, block)
+    return _Part(written.edits, keys, written.outcomes, (*notes, *written.notes), config, ran, ddp=translation.ddp)
+
+
+def _count_keys(document: Document, block: Block) -> int:
+    """The keys that must end in an outcome, counted in the document and not from the reading."""
+    here = document.find(block.at)
+    inside = 0 if here is None or here.shape != "mapping" else sum(not entry.merge for entry in here.entries)
+    beside = {spelling.path for option in block.options for spelling in option.spellings if spelling.outside}
+    whole = set(block.beside)
+    outside = 0
+    for folder in {path[:-1] for path in beside} | whole:
+        node = document.find(folder)
+        for entry in node.entries if node is not None else ():
+            listed = (*folder, entry.name) in beside
+            outside += listed or (folder in whole and entry.name not in block.beside[folder] and not entry.merge)
+    return inside + outside
 
 
 def _inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
@@ -315,6 +331,7 @@ def _report(
     status: Status,
     notes: Iterable[Note],
     outcomes: tuple[Outcome, ...] = (),
+    keys: int = 0,
     resume: tuple[str, ...] = (),
     code: tuple[str, ...] = (),
 ) -> FileReport:
@@ -333,7 +350,7 @@ def _report(
         status,
         shown,
         in_order(list(dict.fromkeys(findings))),
-        len(outcomes),
+        keys,
         resume,
         code,
     )

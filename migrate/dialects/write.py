@@ -206,6 +206,9 @@ def _home(writer: _Writer, option: Option) -> str:
 def _present(writer: _Writer, option: Option, key: Key, desired: Any, changing: bool) -> None:
     reading = writer.reading
     stated = reading.stated[option.id]
+    if desired is None and any(one.stated is stated for one in writer.ran.unread):
+        writer.delete(key, "dropped", "FM024")  # it did not run, and would under the target release
+        return
     if option.id in reading.templates or desired is None:
         writer.kept(key)
         return

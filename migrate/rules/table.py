@@ -278,6 +278,15 @@ _ROWS = (
         "Mesh sizes are computed from the counts of the file.",
         ACCELERATE_FSDP,
     ),
+    Rule(
+        "FM029",
+        "not-written",
+        "error",
+        "cannot be written: {reason}",
+        "the file is as it was; free the cause and run again",
+        "A result is written beside the file and takes its name in one step, so a failure leaves the old file whole.",
+        "",
+    ),
     # FM1: implied in FSDP2
     Rule(
         "FM101",
@@ -683,6 +692,16 @@ _ROWS = (
         "{remedy}",
         "Readers of the file believe the key; the run never did.",
         ACCELERATE_VS,
+    ),
+    # FM9: the tool itself
+    Rule(
+        "FM901",
+        "internal-error",
+        "error",
+        "the tool failed on this file ({reason}); nothing was written",
+        "please report it with the file's FSDP block",
+        "A fault of the tool is told as a finding, so that the other files of a batch are still converted.",
+        "",
     ),
 )
 

@@ -1,0 +1,86 @@
+"""Several files, one report: one bad file does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import __version__
+from .choices import Choices
+from .convert import Conversion, convert_bytes
+from .files import FileProblem, read_file, replace_file
+from .report.model import FileReport, Report, Severity, at_least
+from .rules import Note
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input: its name in the report, its path on disk (None for standard input), its bytes."""
+
+    name: str
+    path: Path | None
+    data: bytes
+    conversion: Conversion
+
+
+def convert_all(inputs: Iterable[tuple[str, Path | None, bytes | None]], choices: Choices) -> list[Item]:
+    """Convert each input; bytes that are None are read from the path."""
+    return [_one(name, path, data, choices) for name, path, data in inputs]
+
+
+def _one(name: str, path: Path | None, data: bytes | None, choices: Choices) -> Item:
+    try:
+        content = read_file(path) if data is None and path is not None else data or b""
+    except FileProblem as problem:
+        return Item(name, path, b"", Conversion(_problem(name, "FM001", str(problem))))
+    try:
+        return Item(name, path, content, convert_bytes(content, name, choices))
+    except Exception as error:  # a fault of this tool must not stop the batch, nor show a traceback
+        reason = f"{type(error).__name__}: {error}"
+        return Item(name, path, content, Conversion(_problem(name, "FM901", reason)))
+
+
+def _problem(name: str, rule: str, reason: str) -> FileReport:
+    finding = Note(rule, args={"reason": reason}).finding({})
+    return FileReport(name, None, "error", findings=(finding,), unusable=True)
+
+
+def write_back(items: Sequence[Item]) -> list[Item]:
+    """Write every changed file in place; a file that cannot be written becomes a finding."""
+    return [_write(item) for item in items]
+
+
+def _write(item: Item) -> Item:
+    if item.path is None or not item.conversion.changed:
+        return item
+    try:
+        replace_file(item.path, item.data, item.conversion.text.encode("utf-8"))
+        return item
+    except FileProblem as problem:
+        return unwritten(item, str(problem))
+
+
+def unwritten(item: Item, reason: str) -> Item:
+    """The item with a finding that its result could not be written."""
+    finding = Note("FM029", args={"reason": reason}).finding({})
+    old = item.conversion.report
+    report = replace(old, status="error", findings=(finding, *old.findings), unusable=True)
+    return replace(item, conversion=replace(item.conversion, report=report, text=item.conversion.before))
+
+
+def report_of(items: Sequence[Item]) -> Report:
+    return Report(__version__, tuple(item.conversion.report for item in items))
+
+
+def exit_code(items: Sequence[Item], fail_on: Severity, check: bool) -> int:
+    """0, 1 or 2 as the README says; the worst file decides."""
+    worst = 0
+    for item in items:
+        report = item.conversion.report
+        if report.unusable:
+            return 2
+        failing = any(at_least(finding.severity, fail_on) for finding in report.findings)
+        if failing or report.status == "refused" or (check and item.conversion.changed):
+            worst = 1
+    return worst

@@ -1,0 +1,1 @@
+"""The command line: arguments → call → render → exit code, and nothing else."""

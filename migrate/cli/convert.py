@@ -1,0 +1,163 @@
+"""`fsdp-migrate convert`: preview by default, `--write` in place, `-o` elsewhere, `--check` as a gate."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..batch import Item, convert_all, exit_code, report_of, unwritten, write_back
+from ..files import FileProblem, write_new
+from ..report import json as json_format
+from ..report import text as text_format
+from .options import choices_of, err, out, painter, with_choices
+
+
+@click.command("convert", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--write", is_flag=True, help="Write the result in place.")
+@click.option("-o", "--output", metavar="FILE", help="Write the result of one file to FILE; - is standard output.")
+@click.option("--check", is_flag=True, help="Exit 1 if a file would change.")
+@click.option("--stdin-filename", metavar="NAME", help="The name of the text read with -.")
+@with_choices
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the report.")
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning", "info"]), default="error", show_default=True,
+    help="Exit 1 at findings of this severity or worse.",
+)  # fmt: skip
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours in the output.")
+@click.option("-q", "--quiet", is_flag=True, help="Report errors only.")
+def command(
+    paths: tuple[str, ...],
+    write: bool,
+    output: str | None,
+    check: bool,
+    stdin_filename: str | None,
+    form: str,
+    fail_on: Any,
+    color: str,
+    quiet: bool,
+    **chosen: Any,
+) -> int:
+    """Translate FSDP1 configs to FSDP2.
+
+    Shows a unified diff on standard output and one report on standard error; nothing is written
+    without --write or -o. PATH - reads standard input.
+    """
+    choices = choices_of(**chosen)
+    _usage(paths, write, output, check, form)
+    items = convert_all(_inputs(paths, stdin_filename), choices)
+    if write:
+        items = write_back(items)
+    if output is not None:
+        items = [_elsewhere(items[0], output)]
+    if form == "json":
+        out(json_format.render(report_of(items)))
+    else:
+        if output is None and not write:
+            paint = painter(color, sys.stdout)
+            out("".join(_diff(item, paint) for item in items))
+        paint = painter(color, sys.stderr)
+        step = "" if quiet else _next_step(items, paths, write, output, chosen)
+        err(text_format.render(report_of(items), step, paint, quiet))
+    return exit_code(items, fail_on, check)
+
+
+def _usage(paths: Sequence[str], write: bool, output: str | None, check: bool, form: str) -> None:
+    if output is not None and len(paths) > 1:
+        raise click.UsageError("-o takes one input file; use --write to convert several in place")
+    if output is not None and write:
+        raise click.UsageError("--write and -o exclude each other")
+    if check and (write or output is not None):
+        raise click.UsageError("--check writes nothing, so it goes without --write and -o")
+    if write and "-" in paths:
+        raise click.UsageError("standard input cannot be written in place; use -o FILE or -o -")
+    if output == "-" and form == "json":
+        raise click.UsageError("standard output takes one of the two: -o FILE with --format json, or -o - alone")
+    if paths.count("-") > 1:
+        raise click.UsageError("standard input can be read once")
+
+
+def _inputs(paths: Sequence[str], stdin_filename: str | None) -> list[tuple[str, Path | None, bytes | None]]:
+    inputs: list[tuple[str, Path | None, bytes | None]] = []
+    for path in dict.fromkeys(paths):
+        if path == "-":
+            inputs.append((stdin_filename or "-", None, click.get_binary_stream("stdin").read()))
+        else:
+            inputs.append((path, Path(path), None))
+    return inputs
+
+
+def _elsewhere(item: Item, output: str) -> Item:
+    report = item.conversion.report
+    if report.unusable or report.status == "refused":
+        return item
+    data = item.conversion.text.encode("utf-8") if item.conversion.changed else item.data
+    if output == "-":
+        stream = click.get_binary_stream("stdout")
+        stream.write(data)
+        stream.flush()
+        return item
+    try:
+        write_new(Path(output), data)
+    except FileProblem as problem:
+        return unwritten(item, f"{output}: {problem}")
+    return item
+
+
+def _diff(item: Item, paint: Any) -> str:
+    if not item.conversion.changed:
+        return ""
+    name = item.name.lstrip("/")
+    before, after = (text.splitlines(keepends=True) for text in (item.conversion.before, item.conversion.text))
+    lines = []
+    for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
+        role = {"+": "added", "-": "removed", "@": "place"}.get(line[:1])
+        text = line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n"
+        lines.append(paint(text, role) if role else text)
+    return "".join(lines)
+
+
+def _next_step(
+    items: Sequence[Item], paths: Sequence[str], write: bool, output: str | None, chosen: dict[str, Any]
+) -> str:
+    """The one closing line: what to do now."""
+    statuses = [item.conversion.report.status for item in items]
+    changed = [item for item in items if item.conversion.changed]
+    refused = [item for item in items if item.conversion.report.status in ("refused", "error")]
+    if refused and len(refused) == len(items):
+        return "Nothing was written. Correct the errors above and run again."
+    if write:
+        rest = f", {len(refused)} left as they were" if refused else ""
+        return f"{len(changed)} written{rest}." if changed else "Nothing to write."
+    if output is not None:
+        return f"Written to {output}." if output != "-" else "Written to standard output."
+    if changed and "-" in paths:
+        return "Nothing was written. Add -o FILE, or -o - for standard output."
+    if changed:
+        return f"Nothing was written. To apply it: {_again(paths, chosen)}"
+    if set(statuses) <= {"not-fsdp"}:
+        return "No FSDP settings are switched on here; nothing to do."
+    return "Nothing to do."
+
+
+def _again(paths: Sequence[str], chosen: dict[str, Any]) -> str:
+    """This command with --write, as a line to copy."""
+    flags = []
+    names = {"came_from": "--from", "runs_on": "--for"}
+    for name, value in chosen.items():
+        flag = names.get(name, "--" + name.replace("_", "-"))
+        if value is True:
+            flags.append(flag)
+        elif isinstance(value, tuple):
+            flags += [part for item in value for part in (flag, item)]
+        elif value not in (None, False):
+            flags += [flag, str(value)]
+    shown = list(paths) if len(paths) <= 4 else ["PATH..."]
+    words = ["fsdp-migrate", "--write", *flags, *shown]
+    return " ".join(word if word == "PATH..." else shlex.quote(word) for word in words)

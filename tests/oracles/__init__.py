@@ -1,0 +1,1 @@
+"""Judges that nobody here wrote: the frameworks' own loaders, launchers and plugins."""
