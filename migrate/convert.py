@@ -36,6 +36,7 @@ _FAULT_RULES = {
     "conflict": "FM004",
     "documents": "FM005",
     "jsonc": "FM006",
+    "shared": "FM014",
     "edit": "FM016",
 }
 
@@ -131,9 +132,8 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
             new = apply_edits(document, edits)
             notes += _proof(new, document, name, declared, parts, choices)
         except TextError as error:
-            rule = "FM014" if "shares its value" in error.message or "merge key" in error.message else "FM016"
             at = Origin("file", "", error.line, error.column)
-            notes.append(Note(rule, at, {"reason": error.message, "key": "this value"}))
+            notes.append(Note(_FAULT_RULES[error.fault], at, {"reason": error.message}))
     failed = any(_is_error(note) for note in notes)
     if failed:
         new = text
@@ -194,11 +194,12 @@ def _block(document: Document, declared: Declaration, block: Block, choices: Cho
     came_from = choices.came_from.get(declared.package, declared.newest)
     runs_on = choices.runs_on.get(declared.package, declared.newest)
     idle = _inactive(document, block)
+    reading = read(document, declared, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict)
     if idle is not None:
-        return _Part(notes=idle, inert=True)
-    reading = read(
-        document, declared, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict
-    )
+        kept = tuple(Outcome(key.origin.key, "kept", key.origin.key, line=key.origin.line) for key in reading.keys)
+        return _Part(keys=_count_keys(document, block), outcomes=kept, notes=idle, inert=True)
+    if any(note.rule in ("FM020", "FM015") and note.at.key == ".".join(block.at) for note in reading.notes):
+        return _Part(keys=1, outcomes=(_whole(reading),), notes=reading.notes)
     ran = _effective(reading, declared, came_from, choices)
     translation = translate(ran, choices)
     config, limited = within(declared.limits, translation.config, ran, choices)
@@ -213,6 +214,12 @@ def _block(document: Document, declared: Declaration, block: Block, choices: Cho
         )
     keys = _count_keys(document, block)
     return _Part(written.edits, keys, written.outcomes, (*notes, *written.notes), config, ran, ddp=translation.ddp)
+
+
+def _whole(reading: Reading) -> Outcome:
+    """The outcome of a block that is no mapping."""
+    at = next(note.at for note in reading.notes if note.rule in ("FM020", "FM015"))
+    return Outcome(at.key, "unsupported", at.key, "FM020", at.line)
 
 
 def _count_keys(document: Document, block: Block) -> int:
@@ -239,6 +246,13 @@ def _inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
     entry = entry_at(document, block.at)
     if entry is None or not (entry.value.entries or entry.value.items):
         return ()
+    if switch.value.text.upper() == block.active_value:
+        args = {
+            "value": f"`{switch.value.text}`",
+            "accepted": f"{block.active_value}, in this case of letters",
+            "nearest": "",
+        }
+        return (Note("FM018", origin_of(document, (block.active_key,), switch), args),)
     origin = origin_of(document, block.at, entry)
     reason = f"`{block.active_key}` is `{show(document.value(switch.value))}`"
     return (Note("FM022", origin, {"reason": reason, "switch": f"{block.active_key}: {block.active_value}"}),)
@@ -270,12 +284,15 @@ def _unread_notes(reading: Reading, ran: Effective, choices: Choices) -> Iterabl
     for one in ran.unread:
         option = reading.block.option(one.stated.option)
         keys = reading.keys_of(option.id)
+        if not keys and choices.trust_stated:  # a key that no release reads, taken for what it means
+            keys = tuple(key for key in reading.keys if key.meant == option.id)
         if one.ran == one.stated.value or option.write in ("delete", "leave") or not keys:
             continue
         if option.id == reading.block.engine_option or (option.write != "always" and option.write.startswith("into:")):
             continue
         reason = option.means.reason if option.means and option.means.engine == ran.engine else one.reason
-        args = {"stated": show(one.stated.value), "ran": show(one.ran), "reason": reason}
+        ran_word = "nothing" if one.ran is None else show(one.ran)
+        args = {"stated": show(one.stated.written), "ran": ran_word, "reason": reason}
         yield Note("FM025" if choices.trust_stated else "FM024", one.stated.origin, args)
 
 
@@ -349,8 +366,21 @@ def _report(
         declared.name if declared else None,
         status,
         shown,
-        in_order(list(dict.fromkeys(findings))),
+        in_order(_one_a_key(list(dict.fromkeys(findings)))),
         keys,
         resume,
         code,
     )
+
+
+def _one_a_key(findings: list[Finding]) -> list[Finding]:
+    """Leave out what a graver finding on the same key makes pointless."""
+    grave = {one.key for one in findings if one.severity != "info"}
+    unstarted = {one.key for one in findings if one.rule == "FM023"}
+    return [
+        one
+        for one in findings
+        if not one.key
+        or (not (one.severity == "info" and one.key in grave))
+        and not (one.rule in ("FM019", "FM501", "FM502") and one.key in unstarted)
+    ]

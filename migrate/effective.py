@@ -136,45 +136,44 @@ def effective(
     before).
     """
     values: dict[str, Sourced[Any]] = {}
-    unread: list[Unread] = []
-    written = [fact for fact in facts if fact.option in stated]
     for fact in facts:
         fallback = fact.default(release, engine)
         if fallback is not None or fact.field not in values:
             values.setdefault(fact.field, Sourced(fallback, Origin("default", f"{package} {release}")))
-    for fact in written:
-        here = stated[fact.option]
-        if here.value is None or (fact.unless and fact.unless in stated):
-            continue
-        was_read = here.read and any(window.covers(release, engine) for window in fact.read)
-        ran, reason = _ran(fact, here, release, engine, was_read)
-        taken = here.value if trust_stated else ran
-        if was_read or (trust_stated and not values[fact.field].written):
-            values[fact.field] = Sourced(taken, here.origin)
-        if not was_read or ran != here.value:
-            unread.append(Unread(here, ran, reason))
-    unread = [
-        Unread(one.stated, values[_field(facts, one.stated.option)].value, one.reason)
-        if one.ran is None
-        else one
-        for one in unread
+    hidden = {fact.option for fact in facts if fact.unless and fact.unless in stated}
+    counted = [
+        (fact, stated[fact.option])
+        for fact in facts
+        if fact.option in stated and fact.option not in hidden and stated[fact.option].value is not None
     ]
+    ignored: list[tuple[Facts, Stated, str]] = []
+    for fact, here in counted:
+        was_read = here.read and any(window.covers(release, engine) for window in fact.read)
+        if not was_read:
+            ignored.append((fact, here, _not_read(release, engine)))
+            continue
+        value, reason = _as_read(fact, here, release, engine)
+        values[fact.field] = Sourced(value, here.origin)
+        if reason:
+            ignored.append((fact, here, reason))
+    unread = tuple(Unread(here, values[fact.field].value, reason) for fact, here, reason in ignored)
+    if trust_stated:
+        for fact, here, _ in ignored:
+            if not values[fact.field].written or values[fact.field].origin == here.origin:
+                values[fact.field] = Sourced(here.value, here.origin)
     for fact in facts:
         for value, only, more in fact.expand:
             source = values.get(fact.field)
             if source is not None and source.value == value and only == engine:
                 values.update({name: Sourced(item, source.origin) for name, item in more.items()})
-    return Effective(engine, values, tuple(unread))
+    return Effective(engine, values, unread)
 
 
-def _field(facts: Sequence[Facts], option: str) -> str:
-    return next(fact.field for fact in facts if fact.option == option)
+def _not_read(release: Release, engine: Engine) -> str:
+    return f"release {release} does not read this key with {engine.upper()}"
 
 
-def _ran(fact: Facts, here: Stated, release: Release, engine: Engine, was_read: bool) -> tuple[Any, str]:
-    if not was_read:
-        other = "FSDP1" if engine == "fsdp1" else "FSDP2"
-        return fact.default(release, engine), f"release {release} does not read this key with {other}"
+def _as_read(fact: Facts, here: Stated, release: Release, engine: Engine) -> tuple[Any, str]:
     for exact in fact.exact:
         if exact.window.covers(release, engine) and not here.plain:
             return exact.otherwise, f"release {release} takes only exact upper-case names"

@@ -17,7 +17,7 @@ from .config.origin import Origin, Sourced
 from .config.words import BackwardPrefetch, ShardingStrategy, StateDictType, WrapPolicy
 from .effective import Effective
 from .report.model import OutcomeKind
-from .rules import Note
+from .rules import NOWHERE, Note
 
 GONE = frozenset(
     (
@@ -107,7 +107,8 @@ def _mesh(
     if not strategy.value.hybrid:
         return Mesh(), False, reshard
     if source.auto_wrap_policy.value is WrapPolicy.NO_WRAP:
-        notes.append(Note("FM319", strategy.origin, {"strategy": strategy.value.name}))
+        at = source.auto_wrap_policy.origin if source.auto_wrap_policy.written else NOWHERE
+        notes.append(Note("FM319", at, {"strategy": strategy.value.name}))
     return _hybrid(source, choices, notes), False, reshard
 
 
@@ -154,7 +155,9 @@ def _hybrid(source: Fsdp1Config, choices: Choices, notes: list[Note]) -> Mesh:
     if groups == 1:
         notes.append(Note("FM107", at, {"strategy": name}))
         return Mesh()
-    args = {"strategy": name, "replicate": groups, "shard": shard, "world": world, "nodes": groups}
+    counts = f"({world} processes on {groups} machines)"
+    how = f"as given {counts}" if choices.gpus_per_node else f"inferred from processes per machine {counts}"
+    args = {"strategy": name, "replicate": groups, "shard": shard, "how": how}
     notes.append(Note("FM301", at, args))
     return Mesh(groups, shard)
 

@@ -87,7 +87,7 @@ def _inputs(paths: Sequence[str], stdin_filename: str | None) -> list[tuple[str,
     inputs: list[tuple[str, Path | None, bytes | None]] = []
     for path in dict.fromkeys(paths):
         if path == "-":
-            inputs.append((stdin_filename or "-", None, click.get_binary_stream("stdin").read()))
+            inputs.append((stdin_filename or "-", None, sys.stdin.buffer.read()))
         else:
             inputs.append((path, Path(path), None))
     return inputs
@@ -99,7 +99,7 @@ def _elsewhere(item: Item, output: str) -> Item:
         return item
     data = item.conversion.text.encode("utf-8") if item.conversion.changed else item.data
     if output == "-":
-        stream = click.get_binary_stream("stdout")
+        stream = sys.stdout.buffer
         stream.write(data)
         stream.flush()
         return item

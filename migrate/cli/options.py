@@ -106,7 +106,7 @@ def painter(color: str, stream: Any) -> Callable[[str, str], str]:
 
 def out(text: str) -> None:
     """Write to standard output as UTF-8, byte for byte: line ends are the file's own."""
-    stream = click.get_binary_stream("stdout")
+    stream = sys.stdout.buffer
     stream.write(text.encode("utf-8"))
     stream.flush()
 

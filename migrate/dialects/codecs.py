@@ -50,6 +50,15 @@ class Codec:
     strict: dict[str, Any]
 
 
+def anycase(word: str) -> str:
+    """A pattern for a word in any case, in the regular expressions that editors know too."""
+    return "".join(f"[{char.upper()}{char.lower()}]" if char.isalpha() else char for char in word)
+
+
+def _pattern(words: Sequence[str]) -> dict[str, Any]:
+    return {"type": "string", "pattern": "^(" + "|".join(map(anycase, words)) + ")$"}
+
+
 TRUE_WORDS = ("y", "yes", "t", "true", "on", "1")
 FALSE_WORDS = ("n", "no", "f", "false", "off", "0")
 
@@ -79,7 +88,7 @@ _BOOL_WORDS = Codec(
         "anyOf": [
             {"type": "boolean"},
             {"enum": [0, 1]},
-            {"type": "string", "pattern": "^(?i:" + "|".join(TRUE_WORDS + FALSE_WORDS) + ")$"},
+            _pattern(TRUE_WORDS + FALSE_WORDS),
         ]
     },
     {"type": "boolean"},
@@ -106,9 +115,8 @@ def _enum(name: str, kind: type[Enum], numbers: bool, aliases: dict[str, str] | 
                 return Decoded(found, canonical=written == found.name, plain=written in (found.name, f"_{found.name}"))
         raise NotUnderstood([*by_name, *map(str, by_number if numbers else ())], nearest(str(written), list(by_name)))
 
-    names = sorted({*by_name, *other})
-    either = "|".join(names)
-    loose: list[dict[str, Any]] = [{"type": "string", "pattern": f"^(?i:([A-Za-z]+\\.)?({either.replace('_', '[-_ ]')}))$"}]
+    either = "|".join(anycase(word).replace("_", "[-_ ]") for word in sorted({*by_name, *other}))
+    loose: list[dict[str, Any]] = [{"type": "string", "pattern": f"^([A-Za-z]+\\.)?({either})$"}]
     if numbers:
         loose += [{"enum": sorted(by_number)}, {"enum": [str(number) for number in sorted(by_number)]}]
     return Codec(name, decode, lambda value: value.name, {"anyOf": loose}, {"enum": [member.name for member in members]})
@@ -186,8 +194,8 @@ _PRECISION = Codec(
     "precision",
     _decode_precision,
     str,
-    {"anyOf": [{"type": "string", "pattern": "^(?i:no|fp16|bf16|fp8)$"}, {"const": False}]},
-    {"type": "string", "pattern": "^(?i:no|fp16|bf16|fp8)$"},
+    {"anyOf": [_pattern(PRECISIONS), {"const": False}]},
+    _pattern(PRECISIONS),
 )
 
 

@@ -68,7 +68,7 @@ def read(document: Document, declared: Declaration, block: Block, at: Release, *
     present = node is not None and node.shape == "mapping"
     _check_block(document, block, node, notes)
     if present and node is not None:
-        keys += _inside(document, declared, block, node, notes, strict)
+        keys += _inside(document, declared, block, node, notes, strict, trust_stated)
     keys += _outside(document, declared, block, notes, strict)
     keys.sort(key=lambda key: key.entry.key.start)
 
@@ -91,6 +91,16 @@ def read(document: Document, declared: Declaration, block: Block, at: Release, *
 
 
 def _check_block(document: Document, block: Block, node: Node | None, notes: list[Note]) -> None:
+    above = document.find(block.at[:-1])
+    twins = [entry for entry in above.entries if entry.name == block.at[-1]] if above is not None else []
+    if len(twins) > 1:
+        first, last = twins[0], twins[-1]
+        args = {
+            "value": "one block",
+            "other": f"line {document.position(last.key.start)[0]}",
+            "other_value": "another one",
+        }
+        notes.append(Note("FM012", origin_of(document, block.at, first), args))
     if node is None or node.shape == "mapping" or document.value(node) is None:
         return
     entry = entry_at(document, block.at)
@@ -110,7 +120,7 @@ def entry_at(document: Document, path: Path) -> Entry | None:
 
 
 def _inside(
-    document: Document, declared: Declaration, block: Block, node: Node, notes: list[Note], strict: bool
+    document: Document, declared: Declaration, block: Block, node: Node, notes: list[Note], strict: bool, trust_stated: bool
 ) -> Iterator[Key]:
     by_name = {spelling.path[-1]: option for option in block.options for spelling in option.spellings if not spelling.outside}
     misnamed = {row.key: row.meant for row in block.misnamed}
@@ -124,7 +134,8 @@ def _inside(
         option, meant = by_name.get(full), misnamed.get(full)
         if option is None and meant is not None:
             name = block.option(meant).spellings[0].path[-1]
-            notes.append(Note("FM026", origin, {"meant": name}))
+            if not trust_stated:
+                notes.append(Note("FM026", origin, {"meant": name}))
         elif option is None:
             notes.append(_unknown(origin, full, known, strict))
         yield Key(path, nth, origin, entry, option, meant)
@@ -285,8 +296,8 @@ def _engine(block: Block, version: Stated, at: Release, trust_stated: bool, note
     engine = block.engines.get(version.value, block.engine_default)
     if engine == block.engine_default or trust_stated or any(w.covers(at, engine) for w in option.facts.read):
         return engine
-    args = {"stated": f"`{show(version.written)}`", "ran": "FSDP1", "reason": f"release {at} does not read this key"}
-    notes.append(Note("FM024", version.origin, args))
+    args = {"stated": f"`{show(version.written)}`", "release": f"release {at}"}
+    notes.append(Note("FM030", version.origin, args))
     return block.engine_default
 
 
@@ -313,6 +324,6 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(show, value))
+        return "[" + ", ".join(map(show, value)) + "]"
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,7 @@ from ..config.fsdp2 import Fsdp2Config
 from ..effective import Effective
 from ..releases import Release, holds
 from ..report.model import Outcome, OutcomeKind
-from ..rules import Note
+from ..rules import NOWHERE, Note
 from ..text.document import Document, Path
 from ..text.edits import Delete, Edit, Insert, RenameKey, SetValue
 from ..translate import departed, fields_of, left_over
@@ -176,6 +176,9 @@ def _written(
     moved_here = [o for o in writer.reading.block.options if o.write == f"into:{option.id}" and writer.reading.keys_of(o.id)]
     if desired is None or (moved_here and changing):
         return
+    source = writer.ran.values.get(option.field)
+    if option.write == "stated" and source is not None and source.written:
+        return  # another key says it
     default = option.facts.default(target, "fsdp2")
     if not (desired != default or (option.write == "always" and changing) or (cleaning and moved_here)):
         return
@@ -183,7 +186,6 @@ def _written(
     parent = spelling.path[:-1] if spelling.outside else (*writer.reading.block.at, *spelling.path[:-1])
     written = CODECS[option.codec].encode(desired)
     writer.added.setdefault(parent, {})[spelling.path[-1]] = written
-    source = writer.ran.values.get(option.field)
     by_default = source is not None and not source.written and source.value == desired
     rule = option.added_rule or "FM202"
     if by_default and (desired != default or option.added_rule == "FM310"):
@@ -248,15 +250,21 @@ def _needs_release(writer: _Writer, option: Option, keys: list[Key], target: Rel
     args = {"key": _home(writer, option), "since": since, "release": target}
     if target < since:
         writer.notes.append(Note("FM404", origin, args))
-    elif not named and since > writer.declared.current:
-        writer.notes.append(Note("FM312", origin, args))
+    elif not named and since > writer.declared.current and not (keys and _needed_before(writer, option, since)):
+        writer.notes.append(Note("FM312", args=args))
+
+
+def _needed_before(writer: _Writer, option: Option, since: Release) -> bool:
+    """Whether the file needed that release already: no older one reads the key."""
+    older = [release for release in writer.declared.releases if release < since]
+    return not any(window.covers(release, "fsdp1") for window in option.facts.read for release in older)
 
 
 def _strategy_origin(writer: _Writer) -> Any:
     source = writer.ran.values.get("sharding_strategy")
     if source is not None and source.origin.source == "file":
         return source.origin
-    return _block_origin(writer) or Note("FM312").at
+    return _block_origin(writer) or NOWHERE
 
 
 def _add(writer: _Writer) -> None:

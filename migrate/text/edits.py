@@ -13,7 +13,7 @@ from typing import Any
 
 from . import layout
 from .document import Document, Entry, Node, Path, entry_of, parse
-from .errors import TextError
+from .errors import TextError, TextFault
 from .scalars import render
 
 Splice = tuple[int, int, str]
@@ -106,9 +106,9 @@ def _dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def _refusal(document: Document, node: Node | None, reason: str) -> TextError:
+def _refusal(document: Document, node: Node | None, reason: str, fault: TextFault = "edit") -> TextError:
     line, column = document.position(node.start) if node else (0, 0)
-    return TextError("edit", reason, line, column)
+    return TextError(fault, reason, line, column)
 
 
 def _splice(text: str, splices: list[Splice]) -> str:
@@ -132,11 +132,11 @@ def _refuse_shared(document: Document, path: Path) -> None:
         if entry is None:
             return
         if entry.shared or entry.value.anchored:
-            raise _refusal(document, entry.key, f"{entry.name} shares its value through an anchor or alias")
+            raise _refusal(document, entry.key, f"{entry.name} shares its value through an anchor or alias", "shared")
         node = entry.value
     for entry in node.entries if node else ():
         if entry.merge:
-            raise _refusal(document, entry.key, "a merge key `<<` brings in values that stand elsewhere")
+            raise _refusal(document, entry.key, "a merge key `<<` brings in values that stand elsewhere", "shared")
 
 
 # what is intended, as data
@@ -202,7 +202,7 @@ def _own_entry(document: Document, mapping: Node, edit: SetValue | RenameKey | D
         raise _refusal(document, mapping, f"there is no key {name}")
     entry = same_name[edit.nth if isinstance(edit, Delete) else -1]
     if entry.shared or entry.value.anchored or entry.key.anchored:
-        raise _refusal(document, entry.key, f"{name} shares its value through an anchor or alias")
+        raise _refusal(document, entry.key, f"{name} shares its value through an anchor or alias", "shared")
     return entry
 
 
@@ -287,15 +287,17 @@ def _new_value(document: Document, entry: Entry, value: Any) -> list[Splice]:
     new = _scalar_text(document, value, old if old.shape == "scalar" else None)
     if old.start == old.end or (old.shape != "scalar" and not old.flow):
         # nothing, or a block collection: the new scalar goes right behind the colon
+        blanks = len(document.text) - len(document.text[colon:].lstrip(" \t"))
+        behind = blanks if document.text[blanks : blanks + 1] in ("\r", "\n") else colon
         if old.start == old.end:
-            return [(colon, colon, " " + new)]
+            return [(colon, behind, " " + new)]
         key_line = document.line_end(colon)
         kept = layout.comments_between(document, key_line, document.line_end(end), [old])
         newline = layout.newline_at(document, colon)
         lines = "".join(f"{indent}{comment}{newline}" for comment in kept)
         if old.start < key_line:
             raise _refusal(document, entry.key, f"the value of {entry.name} starts on its own line")
-        return [(colon, colon, " " + new), (key_line, document.line_end(end), lines)]
+        return [(colon, behind, " " + new), (key_line, document.line_end(end), lines)]
     kept = layout.comments_between(document, old.start, end, [old])
     splices: list[Splice] = [(old.start, end, new)]
     if kept:
@@ -412,7 +414,10 @@ def _colon(document: Document, mapping: Node) -> str:
 
 def _flow_entry(document: Document, mapping: Node, edit: Insert) -> str:
     key = _key_text(document, mapping, edit.name)
-    return f"{key}{_colon(document, mapping)}{_flow_value(document, mapping, edit.value, None)}"
+    value = _flow_value(document, mapping, edit.value, None)
+    if isinstance(edit.value, str) and key[:1] in ("'", '"'):
+        value = render(edit.value, document.kind, key[0])
+    return f"{key}{_colon(document, mapping)}{value}"
 
 
 def _flow_value(document: Document, mapping: Node, value: Any, old: Entry | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 TextFault = Literal[
-    "encoding", "syntax", "tab", "conflict", "documents", "jsonc", "template", "too-deep", "edit"
+    "encoding", "syntax", "tab", "conflict", "documents", "jsonc", "template", "too-deep", "shared", "edit"
 ]
 
 
