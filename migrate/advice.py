@@ -34,10 +34,14 @@ def resume_advice(ran: Effective) -> tuple[str, ...]:
 def code_advice(ran: Effective) -> tuple[str, ...]:
     """Calls of a training script that change with the engine."""
     source = Fsdp1Config.of(ran.values)
-    lines = [
-        "Hand the model and the optimizer to one `accelerator.prepare` call: an optimizer built on the unsharded "
-        "parameters and left outside trains nothing, without an error.",
-    ] if "precision" in ran.values else []
+    lines = (
+        [
+            "Hand the model and the optimizer to one `accelerator.prepare` call: an optimizer built on the unsharded "
+            "parameters and left outside trains nothing, without an error.",
+        ]
+        if "precision" in ran.values
+        else []
+    )
     if source.cpu_offload.value:
         lines.append(
             "CPU offload: clipping gradients needs a process group with a CPU backend "

@@ -187,8 +187,7 @@ def never_started(
     return tuple(
         row
         for row in rows
-        if row.window.covers(release, engine)
-        and all(_TESTS[one.be](stated.get(one.option)) for one in row.when)
+        if row.window.covers(release, engine) and all(_TESTS[one.be](stated.get(one.option)) for one in row.when)
     )
 
 
@@ -197,7 +196,5 @@ _TESTS = {
     "falsy": lambda one: one is not None and not one.written,
     "truthy-or-absent": lambda one: one is None or bool(one.written),
     "true": lambda one: one is not None and one.value is True,
-    "true-or-absent": lambda one: one is None or one.value is True,
-    "not-true": lambda one: one is None or one.value is not True,
     "not-understood": lambda one: one is not None and not one.understood,
 }

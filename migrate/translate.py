@@ -101,8 +101,8 @@ def _mesh(
     if strategy.value is ShardingStrategy.NO_SHARD:
         return _no_shard(source, choices, notes, reshard)
     if stated:
-        at = source.replicate_size if source.replicate_size.written else source.shard_size
-        notes.append(Note("FM313", at.origin, {"replicate": stated.replicate, "shard": stated.shard}))
+        sized = source.replicate_size if source.replicate_size.written else source.shard_size
+        notes.append(Note("FM313", sized.origin, {"replicate": stated.replicate, "shard": stated.shard}))
         return stated, False, reshard
     if not strategy.value.hybrid:
         return Mesh(), False, reshard
@@ -325,7 +325,9 @@ def left_over(field: str, value: Any, config: Fsdp2Config, *, nodes: int) -> Lef
         return LeftOver(agrees, "FSDP2's built-in order (BACKWARD_PRE)")
     if field == "forward_prefetch":
         return LeftOver(
-            not value, "no forward prefetch", "to have it, shard with apply_config or call set_modules_to_forward_prefetch"
+            not value,
+            "no forward prefetch",
+            "to have it, shard with apply_config or call set_modules_to_forward_prefetch",
         )
     if field == "sync_module_states":
         broadcast = config.loading.rank0_only
@@ -343,7 +345,8 @@ def _left_over_strategy(value: ShardingStrategy, config: Fsdp2Config, nodes: int
     if value is ShardingStrategy.NO_SHARD:
         return LeftOver(False, f"{ran}, sharded over all ranks", "for data parallelism without sharding use DDP")
     if value.hybrid and nodes > 1 and flat:
-        return LeftOver(False, f"{ran}, one shard group over all ranks", "for HSDP give the mesh sizes replicate × shard")
+        return LeftOver(
+            False, f"{ran}, one shard group over all ranks", "for HSDP give the mesh sizes replicate × shard"
+        )
     remedy = f"to get {value.name}, set reshard_after_forward: {str(value.reshards).lower()}"
     return LeftOver(value.reshards == config.reshard_after_forward, ran, remedy)
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .origin import Sourced
-from .words import BackwardPrefetch, ShardingStrategy, StateDictType, WrapPolicy
+from .words import BackwardPrefetch, Dtype, ShardingStrategy, StateDictType, WrapPolicy
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Fsdp1Config:
     use_orig_params: Sourced[bool] = Sourced(False)
     sync_module_states: Sourced[bool] = Sourced(False)
     ignored_modules: Sourced[str | None] = Sourced(None)
-    param_dtype: Sourced[str | None] = Sourced(None)
-    reduce_dtype: Sourced[str | None] = Sourced(None)
-    buffer_dtype: Sourced[str | None] = Sourced(None)
-    output_dtype: Sourced[str | None] = Sourced(None)
+    param_dtype: Sourced[Dtype | None] = Sourced(None)
+    reduce_dtype: Sourced[Dtype | None] = Sourced(None)
+    buffer_dtype: Sourced[Dtype | None] = Sourced(None)
+    output_dtype: Sourced[Dtype | None] = Sourced(None)
     keep_low_precision_grads: Sourced[bool] = Sourced(False)
     cast_forward_inputs: Sourced[bool] = Sourced(False)
     cast_root_forward_inputs: Sourced[bool] = Sourced(True)

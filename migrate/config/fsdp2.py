@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .origin import Origin
+from .words import Dtype
 
 VERSION = 1
 
 
 class BadFsdp2Config(ValueError):
     """A document that is no `Fsdp2Config`; the message names the key, what was found and what is accepted."""
+
+
+def _at_least(bound: int, name: str, value: int | None) -> None:
+    if value is not None and value < bound:
+        raise BadFsdp2Config(f"{name}: expected at least {bound}, found {value}")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,10 @@ class Mesh:
 
     replicate: int = 1
     shard: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, "mesh.replicate", self.replicate)
+        _at_least(1, "mesh.shard", self.shard)
 
     @property
     def flat(self) -> bool:
@@ -44,11 +54,11 @@ class MixedPrecision:
     FSDP1 does; FSDP2's own default would cast at every unit.
     """
 
-    param: str | None = None
-    reduce: str | None = None
-    buffer: str | None = None
-    output: str | None = None
-    master: str | None = None
+    param: Dtype | None = None
+    reduce: Dtype | None = None
+    buffer: Dtype | None = None
+    output: Dtype | None = None
+    master: Dtype | None = None
     cast_root_inputs: bool = True
     cast_unit_inputs: bool = False
 
@@ -67,6 +77,9 @@ class Wrap:
     classes_from: Literal["user", "model"] = "model"
     min_num_params: int | None = None
     names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _at_least(0, "wrap.min_num_params", self.min_num_params)
 
 
 @dataclass(frozen=True)
@@ -134,9 +147,9 @@ class Fsdp2Config:
     unused_params: bool = False
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
-    def but(self, name: str, **values: Any) -> Fsdp2Config:
-        """A copy with fields of the part `name` changed."""
-        return replace(self, **{name: replace(getattr(self, name), **values)})
+    def __post_init__(self) -> None:
+        if not isinstance(self.reshard_after_forward, bool):
+            _at_least(1, "reshard_after_forward", self.reshard_after_forward)
 
     def dump(self) -> dict[str, Any]:
         """Plain data, every field written out, origins as one-line texts."""
@@ -186,7 +199,21 @@ def _check(value: Any, hint: Any, path: str) -> Any:
             return tuple(value)
         raise BadFsdp2Config(f"{path}: expected a list of texts, found {value!r}")
     allowed = args if origin in (Union, types.UnionType) else (hint,)
-    if any(value is None if one is types.NoneType else type(value) is one for one in allowed):
+    if any(_fits(value, one) for one in allowed):
         return value
-    names = " or ".join("null" if one is types.NoneType else one.__name__ for one in allowed)
+    names = " or ".join(_name(one) for one in allowed)
     raise BadFsdp2Config(f"{path}: expected {names}, found {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is types.NoneType:
+        return value is None
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    return type(value) is hint
+
+
+def _name(hint: Any) -> str:
+    if hint is types.NoneType:
+        return "null"
+    return ", ".join(get_args(hint)) if get_origin(hint) is Literal else hint.__name__

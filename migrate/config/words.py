@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 
 class ShardingStrategy(Enum):
@@ -48,7 +49,8 @@ class WrapPolicy(Enum):
     NO_WRAP = "none"
 
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
+"""Floating dtypes by torch's names."""
 
 
 def word(value: object) -> object:

@@ -119,7 +119,9 @@ def _enum(name: str, kind: type[Enum], numbers: bool, aliases: dict[str, str] | 
     loose: list[dict[str, Any]] = [{"type": "string", "pattern": f"^([A-Za-z]+\\.)?({either})$"}]
     if numbers:
         loose += [{"enum": sorted(by_number)}, {"enum": [str(number) for number in sorted(by_number)]}]
-    return Codec(name, decode, lambda value: value.name, {"anyOf": loose}, {"enum": [member.name for member in members]})
+    return Codec(
+        name, decode, lambda value: value.name, {"anyOf": loose}, {"enum": [member.name for member in members]}
+    )
 
 
 def _decode_class_list(written: Any) -> Decoded:
@@ -218,6 +220,9 @@ _VERSION = Codec("version", _decode_version, int, {"enum": [1, 2, "1", "2"]}, {"
 _STRATEGY = _enum("strategy", ShardingStrategy, True, {"_HYBRID_SHARD_ZERO2": "HYBRID_SHARD_ZERO2"})
 
 
+_EITHER: dict[str, Any] = {"anyOf": [*_BOOL_WORDS.schema["anyOf"], *_STRATEGY.schema["anyOf"]]}
+
+
 def _decode_strategy_or_bool(written: Any) -> Decoded:
     """What a person meant who wrote a strategy, or a reshard flag, into the other's place."""
     try:
@@ -256,8 +261,8 @@ CODECS = {
         _FP16_FLAG,
         _VERSION,
         _STRATEGY,
-        Codec("reshard_flag", _decode_reshard_flag, bool, _BOOL_WORDS.schema, _BOOL_WORDS.strict),
-        Codec("strategy_or_bool", _decode_strategy_or_bool, lambda value: value.name, {}, {}),
+        Codec("reshard_flag", _decode_reshard_flag, bool, _EITHER, _BOOL_WORDS.strict),
+        Codec("strategy_or_bool", _decode_strategy_or_bool, lambda value: value.name, _EITHER, _STRATEGY.strict),
         _enum("backward_prefetch", BackwardPrefetch, True),
         _enum("state_dict", StateDictType, True),
         _enum("wrap_policy", WrapPolicy, False),

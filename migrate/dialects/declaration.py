@@ -199,7 +199,12 @@ def _block(data: Mapping[str, Any]) -> Block:
     options = tuple(
         option
         if option.only_if is None
-        else Option(**{**_shallow(option), "only_if": (option.only_if[0], constant(codecs[option.only_if[0]], option.only_if[1]))})
+        else Option(
+            **{
+                **_shallow(option),
+                "only_if": (option.only_if[0], constant(codecs[option.only_if[0]], option.only_if[1])),
+            }
+        )
         for option in options
     )
     return Block(

@@ -13,6 +13,7 @@ from ..choices import Choices
 from ..config.fsdp2 import Fsdp2Config, Wrap
 from ..config.origin import Origin
 from ..effective import Effective
+from ..report.model import Severity
 from ..rules import Note
 
 Limited = tuple[Fsdp2Config, tuple[Note, ...]]
@@ -44,10 +45,12 @@ def _mesh_sizes_fit_world(case: Case) -> Limited:
     if product == world:
         return case.config, ()
     sizes = " × ".join(map(str, [mesh.replicate, mesh.shard, *(size for size in others if size > 1)]))
-    at = next((case.origin(name) for name in ("replicate_size", "shard_size") if case.origin(name).source == "file"), None)
+    at = next(
+        (case.origin(name) for name in ("replicate_size", "shard_size") if case.origin(name).source == "file"), None
+    )
     args = {"sizes": f"mesh sizes {sizes} = {product}", "world": world}
     # an FSDP2 file may be launched with --num_processes on the command line: told, not refused
-    severity = "warning" if case.ran.engine == "fsdp2" else None
+    severity: Severity | None = "warning" if case.ran.engine == "fsdp2" else None
     return case.config, (Note("FM402", at or case.origin("sharding_strategy"), args, severity),)
 
 

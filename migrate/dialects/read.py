@@ -50,6 +50,7 @@ class Reading:
     decoded: Mapping[str, Decoded]
     templates: frozenset[str]
     notes: tuple[Note, ...]
+    broken: Note | None = None  # the block is there, and is no mapping
 
     def keys_of(self, option: str) -> tuple[Key, ...]:
         return tuple(key for key in self.keys if key.option is not None and key.option.id == option)
@@ -60,13 +61,15 @@ def origin_of(document: Document, path: Path, entry: Entry) -> Origin:
     return Origin("file", ".".join(map(str, path)), line, column)
 
 
-def read(document: Document, declared: Declaration, block: Block, at: Release, *, trust_stated: bool, strict: bool) -> Reading:
+def read(
+    document: Document, declared: Declaration, block: Block, at: Release, *, trust_stated: bool, strict: bool
+) -> Reading:
     """Read one block for the release that ran it."""
     notes: list[Note] = []
     node = document.find(block.at)
     keys: list[Key] = []
     present = node is not None and node.shape == "mapping"
-    _check_block(document, block, node, notes)
+    broken = _check_block(document, block, node, notes)
     if present and node is not None:
         keys += _inside(document, declared, block, node, notes, strict, trust_stated)
     keys += _outside(document, declared, block, notes, strict)
@@ -86,32 +89,38 @@ def read(document: Document, declared: Declaration, block: Block, at: Release, *
         if option is version and option.id in stated:
             engine = _engine(block, stated[option.id], at, trust_stated, notes)
     return Reading(
-        block, engine, present, tuple(keys), stated, decoded, frozenset(templates), tuple(_only_if(block, stated, notes))
+        block=block,
+        engine=engine,
+        present=present,
+        keys=tuple(keys),
+        stated=stated,
+        decoded=decoded,
+        templates=frozenset(templates),
+        notes=tuple(_only_if(block, stated, notes)),
+        broken=broken,
     )
 
 
-def _check_block(document: Document, block: Block, node: Node | None, notes: list[Note]) -> None:
+def _check_block(document: Document, block: Block, node: Node | None, notes: list[Note]) -> Note | None:
+    """Notes on the block as a whole; returned is the one that says it is no mapping."""
     above = document.find(block.at[:-1])
     twins = [entry for entry in above.entries if entry.name == block.at[-1]] if above is not None else []
     if len(twins) > 1:
         first, last = twins[0], twins[-1]
-        args = {
-            "value": "one block",
-            "other": f"line {document.position(last.key.start)[0]}",
-            "other_value": "another one",
-        }
+        other = f"line {document.position(last.key.start)[0]}"
+        args = {"value": "one block", "other": other, "other_value": "another one"}
         notes.append(Note("FM012", origin_of(document, block.at, first), args))
-    if node is None or node.shape == "mapping" or document.value(node) is None:
-        return
     entry = entry_at(document, block.at)
-    if entry is None:
-        return
+    if entry is None or node is None or node.shape == "mapping" or document.value(node) is None:
+        return None
     origin = origin_of(document, block.at, entry)
     if is_template(node):
-        notes.append(Note("FM015", origin, {"value": f"`{node.text}`", "accepted": "a mapping of options"}))
+        note = Note("FM015", origin, {"value": f"`{node.text}`", "accepted": "a mapping of options"})
     else:
         found = "a list" if node.shape == "sequence" else f"the single value `{node.text}`"
-        notes.append(Note("FM020", origin, {"found": found}))
+        note = Note("FM020", origin, {"found": found})
+    notes.append(note)
+    return note
 
 
 def entry_at(document: Document, path: Path) -> Entry | None:
@@ -120,11 +129,19 @@ def entry_at(document: Document, path: Path) -> Entry | None:
 
 
 def _inside(
-    document: Document, declared: Declaration, block: Block, node: Node, notes: list[Note], strict: bool, trust_stated: bool
+    document: Document,
+    declared: Declaration,
+    block: Block,
+    node: Node,
+    notes: list[Note],
+    strict: bool,
+    trust_stated: bool,
 ) -> Iterator[Key]:
-    by_name = {spelling.path[-1]: option for option in block.options for spelling in option.spellings if not spelling.outside}
+    by_name = {
+        spelling.path[-1]: option for option in block.options for spelling in option.spellings if not spelling.outside
+    }
     misnamed = {row.key: row.meant for row in block.misnamed}
-    known = [name for name in by_name]
+    known = list(by_name)
     for path, nth, entry in _entries(block.at, node):
         origin = origin_of(document, path, entry)
         if entry.merge:
@@ -152,9 +169,7 @@ def _unknown(origin: Origin, name: str, known: list[str], strict: bool) -> Note:
     )
 
 
-def _outside(
-    document: Document, declared: Declaration, block: Block, notes: list[Note], strict: bool
-) -> Iterator[Key]:
+def _outside(document: Document, declared: Declaration, block: Block, notes: list[Note], strict: bool) -> Iterator[Key]:
     claimed: dict[Path, Option] = {
         spelling.path: option for option in block.options for spelling in option.spellings if spelling.outside
     }
@@ -168,7 +183,7 @@ def _outside(
             option = claimed.get(path)
             origin = origin_of(document, path, entry)
             if option is None:
-                if not folder or entry.name in block.beside.get(folder, ()) or entry.merge:
+                if not folder or entry.name in block.beside.get(tuple(map(str, folder)), ()) or entry.merge:
                     continue
                 notes.append(_unknown(origin, entry.name, known, strict))
             yield Key(path, nth, origin, entry, option)
@@ -252,9 +267,7 @@ def _spelling_is_read(option: Option, key: Key, engine: Engine, at: Release) -> 
     if key.meant is not None:
         return False
     written = _tail(key.path, option)
-    return any(
-        spelling.window.covers(at, engine) for spelling in option.spellings if spelling.path[-1] == written
-    )
+    return any(spelling.window.covers(at, engine) for spelling in option.spellings if spelling.path[-1] == written)
 
 
 def _tail(path: Path, option: Option) -> str:

@@ -49,8 +49,7 @@ def fsdp2_schema(declared: Declaration) -> dict[str, Any]:
         form = {"type": "object", "properties": inside, "required": required, "additionalProperties": False}
         _put(properties, block.at, form)
         for option, path in _outside(block):
-            codec = CODECS[option.codec]
-            strict = codec.strict if option.write == "stated" else codec.schema
+            strict = CODECS[option.codec].strict if option.write == "stated" else {}  # the rest is only read
             _put(properties, path, {"description": option.doc, **_nullable(strict)})
         properties[block.active_key] = {"const": block.active_value}
     required_top = list(dict.fromkeys(block.at[0] for block in declared.blocks if block.at))
@@ -63,17 +62,12 @@ def _loose_codec(option: Option) -> str:
 
 def _inside(block: Block) -> list[tuple[Option, str]]:
     return [
-        (option, spelling.path[-1])
-        for option in block.options
-        for spelling in option.spellings
-        if not spelling.outside
+        (option, spelling.path[-1]) for option in block.options for spelling in option.spellings if not spelling.outside
     ]
 
 
 def _outside(block: Block) -> list[tuple[Option, tuple[str, ...]]]:
-    return [
-        (option, spelling.path) for option in block.options for spelling in option.spellings if spelling.outside
-    ]
+    return [(option, spelling.path) for option in block.options for spelling in option.spellings if spelling.outside]
 
 
 def _put(properties: dict[str, Any], path: tuple[str, ...], schema: dict[str, Any]) -> None:

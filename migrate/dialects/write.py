@@ -32,7 +32,9 @@ class Written:
 class _Writer:
     """Collects the edits of one block; a small machine around three lists, gone after `write`."""
 
-    def __init__(self, document: Document, declared: Declaration, reading: Reading, ran: Effective, config: Fsdp2Config):
+    def __init__(
+        self, document: Document, declared: Declaration, reading: Reading, ran: Effective, config: Fsdp2Config
+    ):
         self.document, self.declared, self.reading = document, declared, reading
         self.ran, self.config = ran, config
         self.edits: list[Edit] = []
@@ -83,7 +85,9 @@ def write(
                 _needs_release(writer, option, keys, target, target_named)
     for key in reading.keys:
         if id(key) not in writer.outcomes:
-            writer.outcome(key, "needs-review" if key.meant else "unknown", key.origin.key, "FM026" if key.meant else "FM017")
+            writer.outcome(
+                key, "needs-review" if key.meant else "unknown", key.origin.key, "FM026" if key.meant else "FM017"
+            )
     _add(writer)
     outcomes = tuple(writer.outcomes[id(key)] for key in reading.keys)
     return Written(tuple(writer.edits), outcomes, tuple(writer.notes))
@@ -164,16 +168,16 @@ def _merged_into(writer: _Writer, option: Option, keys: list[Key], other: str, c
 # options that FSDP2 has
 
 
-def _written(
-    writer: _Writer, option: Option, keys: list[Key], target: Release, changing: bool, cleaning: bool
-) -> None:
+def _written(writer: _Writer, option: Option, keys: list[Key], target: Release, changing: bool, cleaning: bool) -> None:
     desired = writer.values.get(option.field)
     if keys:
         for twin in keys[:-1]:
             writer.delete(twin, "converted", "FM013", _home(writer, option))
         _present(writer, option, keys[-1], desired, changing)
         return
-    moved_here = [o for o in writer.reading.block.options if o.write == f"into:{option.id}" and writer.reading.keys_of(o.id)]
+    moved_here = [
+        o for o in writer.reading.block.options if o.write == f"into:{option.id}" and writer.reading.keys_of(o.id)
+    ]
     if desired is None or (moved_here and changing):
         return
     source = writer.ran.values.get(option.field)
@@ -276,4 +280,3 @@ def _add(writer: _Writer) -> None:
             writer.edits.append(SetValue(parent, entries))
         else:
             writer.edits.append(Insert(parent[:-1], str(parent[-1]), entries))
-

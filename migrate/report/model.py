@@ -8,9 +8,7 @@ from typing import Literal
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
-OutcomeKind = Literal[
-    "kept", "renamed", "converted", "implied", "dropped", "needs-review", "unsupported", "unknown"
-]
+OutcomeKind = Literal["kept", "renamed", "converted", "implied", "dropped", "needs-review", "unsupported", "unknown"]
 Status = Literal["converted", "unchanged", "already-fsdp2", "not-fsdp", "refused", "error"]
 
 

@@ -322,7 +322,6 @@ def _new_lines(document: Document, mapping: Node, edit: Insert, indent: str, at:
 
 
 def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Splice]:
-    text = document.text
     entries = mapping.entries
     ends = [layout.content_end(document, entry) for entry in entries]
     splices: list[Splice] = []
@@ -345,13 +344,10 @@ def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Spli
     for first, last in _runs(sorted(leaving)):
         # between the survivors on both sides the separator of the later one remains
         start = ends[first - 1] if first > 0 else entries[first].key.start
-        if first > 0 or last + 1 == len(entries):
-            end = ends[last]
-        else:
-            end = entries[last + 1].key.start
-        if "#" in text[start:end] and document.kind == "yaml":
-            if layout.comments_between(document, start, end, [entries[i].value for i in range(first, last + 1)]):
-                raise _refusal(document, entries[first].key, "a comment stands between the keys that would go")
+        end = ends[last] if first > 0 or last + 1 == len(entries) else entries[last + 1].key.start
+        going = [entry.value for entry in entries[first : last + 1]]
+        if document.kind == "yaml" and layout.comments_between(document, start, end, going):
+            raise _refusal(document, entries[first].key, "a comment stands between the keys that would go")
         splices.append((start, end, ""))
     survivors = [index for index in range(len(entries)) if index not in leaving]
     names_leaving = {entries[index].name for index in leaving}

@@ -83,7 +83,8 @@ def comments_between(document: Document, start: int, end: int, within: list[Node
         for scalar in scalars_within(node)
         for content in (_block_scalar_end(document, scalar) if scalar.style in ("|", ">") else scalar.end,)
     )
-    text, found, offset = document.text, [], start
+    text, offset = document.text, start
+    found: list[str] = []
     while True:
         offset = text.find("#", offset, end)
         if offset < 0:

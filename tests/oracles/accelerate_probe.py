@@ -52,15 +52,18 @@ def probe(path: Path) -> dict[str, Any]:
         ):
             plugin = dataclasses.FullyShardedDataParallelPlugin()
             stage = "parallelism"
-            mesh = _mesh(plugin, args.num_processes)
+            mesh = _mesh(plugin, args.num_processes, args.num_machines or 1)
             return {"fsdp": True, **_settings(plugin, mesh, args.mixed_precision)}
     except Exception as error:  # the verdict is the data
         return {"error": f"{stage}: {type(error).__name__}: {str(error)[:200]}"}
 
 
-def _mesh(plugin: Any, world: int) -> tuple[int, int] | None:
+def _mesh(plugin: Any, world: int, nodes: int) -> dict[str, int] | None:
     from accelerate.parallelism_config import ParallelismConfig
 
+    if "HYBRID" in str(plugin.sharding_strategy) and plugin.fsdp_version == 1:
+        # torch's own groups: shard inside a node, replicate across nodes
+        return {"replicate": nodes, "shard": world // nodes}
     if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG", "false").lower() != "true":
         return None
     try:
@@ -78,10 +81,10 @@ def _mesh(plugin: Any, world: int) -> tuple[int, int] | None:
         raise ValueError(f"sizes multiply to {product}, processes are {world}")
     if sizes[0] > 1 and sizes[1] == 1:
         raise ValueError("a shard size of 1")  # parallelism_config.py:379-388 in 1.15
-    return sizes if others == 1 and sizes[0] > 1 else None
+    return {"replicate": sizes[0], "shard": sizes[1]} if others == 1 and sizes[0] > 1 else None
 
 
-def _settings(plugin: Any, mesh: tuple[int, int] | None, precision: Any) -> dict[str, Any]:
+def _settings(plugin: Any, mesh: dict[str, int] | None, precision: Any) -> dict[str, Any]:
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
     wraps = {transformer_auto_wrap_policy: "transformer", size_based_auto_wrap_policy: "size", None: "none"}
@@ -138,8 +141,9 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         wanted["reshard_after_forward"] = before["reshard_after_forward"]
     else:
         wanted["reshard_after_forward"] = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-    sizes = (mesh["replicate"], mesh["shard"]) if mesh else None
-    wanted["mesh"] = sizes if sizes and sizes[0] > 1 else None
+    wanted["mesh"] = (
+        {"replicate": mesh["replicate"], "shard": mesh["shard"]} if mesh and mesh["replicate"] > 1 else None
+    )
     if wanted["activation_checkpointing"] and wanted["auto_wrap"] == "none":
         wanted["auto_wrap"] = "transformer"  # checkpointing without a policy stops FSDP2: a policy is added
     return [f"{name}: {value!r} ran, {after[name]!r} will" for name, value in wanted.items() if after[name] != value]

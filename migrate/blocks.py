@@ -1,0 +1,157 @@
+"""One FSDP block of a document: what it ran, what it becomes, and the proof that the result says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .choices import Choices
+from .config.fsdp2 import Fsdp2Config
+from .dialects.declaration import Block, Declaration
+from .dialects.limits import within
+from .dialects.read import Reading, entry_at, origin_of, read, show
+from .dialects.write import write, write_ddp
+from .effective import Effective, Facts, effective, never_started
+from .releases import Release
+from .report.model import Outcome
+from .rules import Note
+from .text.document import Document, entry_of
+from .text.edits import Edit
+from .translate import fields_of, translate
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a block contributes to its file.
+
+    keys: number of keys that must end in an outcome, counted in the document; inert: the block is
+    not switched on; ddp: it becomes the framework's DDP form.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    keys: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    notes: tuple[Note, ...] = ()
+    config: Fsdp2Config | None = None
+    ran: Effective | None = None
+    inert: bool = False
+    ddp: bool = False
+
+
+def convert_block(document: Document, declared: Declaration, block: Block, choices: Choices) -> Part:
+    """Read, work out what ran, translate, and write one block."""
+    came_from = choices.came_from.get(declared.package, declared.newest)
+    runs_on = choices.runs_on.get(declared.package, declared.newest)
+    reading = read(document, declared, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict)
+    keys = _count_keys(document, block)
+    idle = _why_inactive(document, block)
+    if idle is not None:
+        kept = tuple(Outcome(key.origin.key, "kept", key.origin.key, line=key.origin.line) for key in reading.keys)
+        return Part(keys=keys, outcomes=kept, notes=idle, inert=True)
+    if reading.broken is not None:
+        at = reading.broken.at
+        outcome = Outcome(at.key, "unsupported", at.key, reading.broken.rule, at.line)
+        return Part(keys=1, outcomes=(outcome,), notes=reading.notes)
+    ran = _what_ran(reading, declared, came_from, trust_stated=choices.trust_stated)
+    translation = translate(ran, choices)
+    notes = [
+        *reading.notes,
+        *_unread(reading, ran, trust_stated=choices.trust_stated),
+        *translation.notes,
+        *_never_started(reading, came_from, declared),
+    ]
+    if translation.ddp:
+        written = write_ddp(reading)
+        return Part(written.edits, keys, written.outcomes, tuple(notes), translation.config, ran, ddp=True)
+    config, limited = within(declared.limits, translation.config, ran, choices)
+    named = declared.package in choices.runs_on
+    written = write(document, declared, reading, ran, config, runs_on, target_named=named)
+    return Part(written.edits, keys, written.outcomes, (*notes, *limited, *written.notes), config, ran)
+
+
+def prove(document: Document, declared: Declaration, block: Block, part: Part, choices: Choices) -> str | None:
+    """Read the new document back through the declaration; a reason where it does not say what was meant."""
+    if part.inert or part.config is None:
+        return None
+    if part.ddp:
+        return None if _why_inactive(document, block) is not None else "the result is still switched to FSDP"
+    runs_on = choices.runs_on.get(declared.package, declared.newest)
+    reading = read(document, declared, block, runs_on, trust_stated=False, strict=False)
+    if reading.engine != "fsdp2":
+        return "the result would still run FSDP1"
+    got = _what_ran(reading, declared, runs_on, trust_stated=False)
+    wanted = fields_of(part.config)
+    for option in block.options:
+        want = wanted.get(option.field)
+        if option.write not in ("always", "stated") or want is None or option.id in reading.templates:
+            continue
+        if got.values[option.field].value != want:
+            return f"the result would not say {option.field} {show(want)}"
+    return None
+
+
+def _why_inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
+    """None where the block is switched on; else why not (nothing is said of an empty block)."""
+    assert document.root is not None
+    switch = entry_of(document.root, block.active_key)
+    if switch is None or switch.value.text == block.active_value:
+        return None
+    entry = entry_at(document, block.at)
+    if entry is None or not (entry.value.entries or entry.value.items):
+        return ()
+    if switch.value.text.upper() == block.active_value:
+        accepted = f"{block.active_value}, in this case of letters"
+        args = {"value": f"`{switch.value.text}`", "accepted": accepted, "nearest": ""}
+        return (Note("FM018", origin_of(document, (block.active_key,), switch), args),)
+    reason = f"`{block.active_key}` is `{show(document.value(switch.value))}`"
+    args = {"reason": reason, "switch": f"{block.active_key}: {block.active_value}"}
+    return (Note("FM022", origin_of(document, block.at, entry), args),)
+
+
+def _count_keys(document: Document, block: Block) -> int:
+    """The keys that must end in an outcome, counted in the document and not from the reading."""
+    here = document.find(block.at)
+    inside = 0 if here is None or here.shape != "mapping" else sum(not entry.merge for entry in here.entries)
+    beside = {spelling.path for option in block.options for spelling in option.spellings if spelling.outside}
+    whole = set(block.beside)
+    outside = 0
+    for folder in {path[:-1] for path in beside} | whole:
+        node = document.find(folder)
+        for entry in node.entries if node is not None else ():
+            listed = (*folder, entry.name) in beside
+            outside += listed or (folder in whole and entry.name not in block.beside[folder] and not entry.merge)
+    return inside + outside
+
+
+def _what_ran(reading: Reading, declared: Declaration, at: Release, *, trust_stated: bool) -> Effective:
+    """The options' facts applied; a key that the engine does not read stands for what it means."""
+    facts = [
+        Facts(option.id, option.means.field, read=())
+        if option.means is not None and option.means.engine == reading.engine
+        else option.facts
+        for option in reading.block.options
+    ]
+    return effective(facts, reading.stated, at, reading.engine, package=declared.package, trust_stated=trust_stated)
+
+
+def _unread(reading: Reading, ran: Effective, *, trust_stated: bool) -> Iterable[Note]:
+    """Stated values that did not run, of options that FSDP2 has; the others have rules of their own."""
+    for one in ran.unread:
+        option = reading.block.option(one.stated.option)
+        keys = reading.keys_of(option.id)
+        if not keys and trust_stated:  # a key that no release reads, taken for what it means
+            keys = tuple(key for key in reading.keys if key.meant == option.id)
+        left_out = option.write in ("delete", "leave") or option.write.startswith("into:")
+        if one.ran == one.stated.value or left_out or not keys or option.id == reading.block.engine_option:
+            continue
+        reason = option.means.reason if option.means and option.means.engine == ran.engine else one.reason
+        ran_word = "nothing" if one.ran is None else show(one.ran)
+        args = {"stated": show(one.stated.written), "ran": ran_word, "reason": reason}
+        yield Note("FM025" if trust_stated else "FM024", one.stated.origin, args)
+
+
+def _never_started(reading: Reading, at: Release, declared: Declaration) -> Iterable[Note]:
+    for row in never_started(reading.block.never_started, reading.stated, at, reading.engine):
+        origin = next(reading.stated[one.option].origin for one in row.when if one.option in reading.stated)
+        args = {"release": f"{declared.package} {at}", "reason": row.reason, "now": row.now}
+        yield Note("FM023", origin, args)

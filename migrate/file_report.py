@@ -1,0 +1,89 @@
+"""From notes to the report of one file: lines of text are attached, and pointless findings left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .config.origin import Origin
+from .dialects.declaration import Declaration
+from .report.model import FileReport, Finding, Outcome, Status, in_order
+from .rules import Note
+from .text.document import Document
+from .text.errors import TextError, TextFault
+
+FAULT_RULES: Mapping[TextFault, str] = {
+    "encoding": "FM003",
+    "syntax": "FM002",
+    "too-deep": "FM002",
+    "template": "FM002",
+    "tab": "FM008",
+    "conflict": "FM004",
+    "documents": "FM005",
+    "jsonc": "FM006",
+    "shared": "FM014",
+    "edit": "FM016",
+}
+_NO_DIALECT: Mapping[str, object] = {"dialect": "", "package": ""}
+
+
+def fault_note(error: TextError) -> Note:
+    """A text fault as a note at its place."""
+    return Note(FAULT_RULES[error.fault], Origin("file", "", error.line, error.column), {"reason": error.message})
+
+
+def is_error(note: Note) -> bool:
+    return note.finding(_NO_DIALECT).severity == "error"
+
+
+def unreadable(name: str, error: TextError) -> FileReport:
+    """The report of a text that could not be parsed, or not even decoded."""
+    undecodable = error.fault == "encoding"
+    finding = fault_note(error).finding(_NO_DIALECT)
+    return FileReport(name, None, "error" if undecodable else "refused", findings=(finding,), unusable=undecodable)
+
+
+def file_report(
+    document: Document,
+    name: str,
+    declared: Declaration | None,
+    status: Status,
+    notes: Iterable[Note],
+    outcomes: Iterable[Outcome] = (),
+    *,
+    keys: int = 0,
+    resume: tuple[str, ...] = (),
+    code: tuple[str, ...] = (),
+) -> FileReport:
+    """Notes become findings with their line; outcomes are put in the order of the file."""
+    context = {"dialect": declared.title, "package": declared.package} if declared else _NO_DIALECT
+    findings: list[Finding] = []
+    for note in notes:
+        snippet, width = "", 1
+        if note.at.source == "file" and note.at.line:
+            snippet = document.line_text(note.at.line)
+            width = max(1, len(note.at.key.rsplit(".", 1)[-1]))
+        findings.append(note.finding(context, snippet, width))
+    return FileReport(
+        path=name,
+        dialect=declared.name if declared else None,
+        status=status,
+        outcomes=tuple(sorted(outcomes, key=lambda one: one.line)),
+        findings=in_order(_telling(list(dict.fromkeys(findings)))),
+        keys=keys,
+        resume=resume,
+        code=code,
+    )
+
+
+def _telling(findings: list[Finding]) -> list[Finding]:
+    """One key, one message: an info says nothing beside a warning on the same key."""
+    grave = {one.key for one in findings if one.severity != "info"}
+    unstarted = {one.key for one in findings if one.rule == "FM023"}
+    # FM023 already tells that the key stopped the job; what it said is then no news
+    silent = {"FM019", "FM501", "FM502"}
+    return [
+        one
+        for one in findings
+        if not one.key
+        or not ((one.severity == "info" and one.key in grave) or (one.rule in silent and one.key in unstarted))
+    ]
