@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 HOME = ROOT / ".venv"
 PYTHON = HOME / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-DEMO = "fixtures/convert/accelerate/hybrid-shard-2x8/before.yaml"
+DEMO = "fixtures/tour/llama.yaml"
 
 
 def run(*command: str) -> None:

@@ -32,40 +32,39 @@ def resume_advice(ran: Effective) -> tuple[str, ...]:
 
 
 def code_advice(ran: Effective) -> tuple[str, ...]:
-    """Calls of a training script that change with the engine."""
+    """Calls of a training script that change with the engine, as far as the file gives cause."""
     source = Fsdp1Config.of(ran.values)
-    lines = (
-        [
-            "Hand the model and the optimizer to one `accelerator.prepare` call: an optimizer built on the unsharded "
-            "parameters and left outside trains nothing, without an error.",
-        ]
-        if "precision" in ran.values
-        else []
-    )
+    lines: list[str] = []
+    if source.use_orig_params.value:
+        lines.append(
+            "Optimizer: build it after sharding (with accelerate: one `prepare` call for model and optimizer). FSDP1 "
+            "with use_orig_params true took an earlier one; with FSDP2 it trains nothing, without an error."
+        )
+    else:
+        lines.append(
+            "Parameter groups: parameters keep their names and shapes now, so groups chosen by `ndim`, shape or name "
+            "change their members (weight decay on norms and biases)."
+        )
+    if source.sharding_strategy.value is not ShardingStrategy.NO_SHARD:
+        lines.append(
+            "Sharded parameters: `clip_grad_norm_` of the FSDP1 wrapper becomes `torch.nn.utils.clip_grad_norm_`, "
+            "`summon_full_params` becomes `parameter.full_tensor()`, `model.module` the model itself."
+        )
     if source.cpu_offload.value:
         lines.append(
-            "CPU offload: clipping gradients needs a process group with a CPU backend "
-            "(`cpu:gloo,cuda:nccl`); sharded gradients live on the CPU."
+            "CPU offload: clipping needs a process group with a CPU backend (`cpu:gloo,cuda:nccl`), because sharded "
+            "gradients live on the CPU."
         )
-    if source.sharding_strategy.value in (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.HYBRID_SHARD_ZERO2):
+    if not source.sharding_strategy.value.reshards:
         lines.append(
             "Gradient accumulation: to keep parameters gathered between micro-batches as before, call "
             "`model.set_reshard_after_backward(False)` on all but the last one."
         )
     if source.param_dtype.value == "float16":
-        lines.append("fp16: `ShardedGradScaler` becomes `torch.amp.GradScaler`; accelerate does this by itself.")
-    if not source.use_orig_params.value:
-        lines.append(
-            "Parameters keep their names and shapes now: parameter groups chosen by `ndim`, shape or name change "
-            "their members (weight decay on norms and biases)."
-        )
+        lines.append("Loss scaling: `ShardedGradScaler` becomes `torch.amp.GradScaler` (accelerate does it by itself).")
     if source.activation_checkpointing.value:
         lines.append(
-            "Activation checkpointing: accelerate 1.8 and newer do not keep the RNG state, so dropout draws another "
-            "mask in the recomputation and gradients are wrong. Set dropout to 0 or checkpoint in the model."
+            "Dropout: accelerate 1.8 to 1.15 checkpoints without keeping the RNG state under FSDP2, so dropout draws "
+            "another mask in the recomputation and gradients are wrong. Set dropout to 0 or checkpoint in the model."
         )
-    lines.append(
-        "`FSDP.clip_grad_norm_`, `FSDP.summon_full_params` and `model.module` are gone: use "
-        "`torch.nn.utils.clip_grad_norm_`, `parameter.full_tensor()` and the model itself."
-    )
     return tuple(lines)

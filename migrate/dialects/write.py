@@ -194,7 +194,7 @@ def _written(writer: _Writer, option: Option, keys: list[Key], target: Release, 
     rule = option.added_rule or "FM202"
     if by_default and (desired != default or option.added_rule == "FM310"):
         at = writer.reading.keys[0].origin if writer.reading.keys else None
-        args = {"value": show(written), "key": ".".join((*parent, spelling.path[-1]))}
+        args = {"value": show(written), "key": spelling.path[-1]}
         anchor = _block_origin(writer) or at
         writer.notes.append(Note(rule, anchor, args) if anchor else Note(rule, args=args))
 
@@ -251,7 +251,7 @@ def _needs_release(writer: _Writer, option: Option, keys: list[Key], target: Rel
     if since is None:
         return
     origin = keys[-1].origin if keys else _strategy_origin(writer)
-    args = {"key": _home(writer, option), "since": since, "release": target}
+    args = {"key": option.spellings[0].path[-1], "since": since, "release": target}
     if target < since:
         writer.notes.append(Note("FM404", origin, args))
     elif not named and since > writer.declared.current and not (keys and _needed_before(writer, option, since)):

@@ -45,7 +45,8 @@ def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) 
     }[file.status]
     about = f"{file.dialect}, {title}" if file.dialect else title
     lines = [f"{paint(file.path, 'bold')}  {about}"]
-    if file.keys and not quiet:
+    refused = file.status in ("refused", "error")
+    if file.keys and not quiet and not refused:
         lines.append(f"  {_counts(file)}")
     told = [one for one in findings if one.severity != "info"]
     for (_, rule, slug), group in _by_rule(told):
@@ -56,7 +57,7 @@ def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) 
             lines += _place(one, paint)
         for hint in dict.fromkeys(one.hint for one in same if one.hint):
             lines += _wrapped(f"hint: {hint}", "    ", "          ")
-    infos = [one for one in findings if one.severity == "info"]
+    infos = [one for one in findings if one.severity == "info" and not refused]  # of what did not happen
     if infos:
         lines += ["", f"  {paint('info', 'info')}"]
         for one in infos:

@@ -22,10 +22,13 @@ class Note:
     severity: Severity | None = None
 
     def finding(self, context: Mapping[str, object], snippet: str = "", width: int = 1) -> Finding:
-        """The finding this note becomes once its dialect (`context`) and its line of text are known."""
+        """The finding this note becomes once its dialect (`context`) and its line of text are known.
+
+        Messages call a key by its own name; the dotted path is the finding's `key`.
+        """
         rule = RULES[self.rule]
         written = self.at.source == "file"
-        args = {**context, "key": self.at.key, **self.args}
+        args = {**context, "key": self.at.key.rpartition(".")[2], **self.args}
         return Finding(
             rule=rule.id,
             slug=rule.slug,
