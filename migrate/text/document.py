@@ -25,6 +25,7 @@ _CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%")
 _TAGGED = re.compile(r"(?:&\S+\s+)?!")
 _JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//|/\*|#)')
+_FLOW_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(?:^|(?<=[\s,{\[]))(//|/\*)')
 
 
 @dataclass(eq=False, slots=True)
@@ -199,16 +200,12 @@ def parse(text: str, kind: Kind) -> Document:
     try:
         if kind == "json":
             _check_json(body)
-        root = _compose(body, kind)
+        elif body.lstrip()[:1] == "{":
+            _check_flow(body)
+        root = _compose(body)
     except RecursionError:
         raise TextError("too-deep", "collections are nested deeper than this tool reads") from None
-    document = Document(body, kind, root, bom)
-    if kind == "yaml" and root is not None:
-        for entry in root.entries:
-            if root.flow and not entry.key.style and entry.name.startswith(("//", "/*")):
-                line, column = document.position(entry.key.start)
-                raise TextError("jsonc", "JSON with comments; accepted are YAML and plain JSON", line, column)
-    return document
+    return Document(body, kind, root, bom)
 
 
 def _check_json(text: str) -> None:
@@ -225,7 +222,16 @@ def _check_json(text: str) -> None:
         raise TextError("syntax", f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
 
 
-def _compose(text: str, kind: Kind) -> Node | None:
+def _check_flow(text: str) -> None:
+    """A YAML parser takes ``// text`` inside braces as part of a key, without a word."""
+    for found in _FLOW_COMMENT.finditer(text):
+        if found.group(1):
+            before = text[: found.start(1)]
+            line, column = before.count("\n") + 1, found.start(1) - (before.rfind("\n") + 1) + 1
+            raise TextError("jsonc", "JSON with comments; accepted are YAML and plain JSON", line, column)
+
+
+def _compose(text: str) -> Node | None:
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import ComposerError
     from ruamel.yaml.error import YAMLError

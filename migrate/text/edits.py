@@ -75,6 +75,9 @@ def apply_edits(document: Document, edits: Sequence[Edit]) -> str:
         if mapping is None or mapping.shape != "mapping":
             raise _refusal(work, None, f"there is no mapping at {_dotted(parent) or 'the root'}")
         _refuse_shared(work, parent)
+        for edit in edits:
+            if isinstance(edit, Insert) and edit.parent == parent and entry_of(mapping, edit.name):
+                raise _refusal(work, mapping, f"{edit.name} is there already")
         here = [edit for edit in edits if _parent(edit) == parent]
         plan = _flow if mapping.flow else _block
         splices += plan(work, mapping, here)
