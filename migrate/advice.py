@@ -55,7 +55,7 @@ def code_advice(ran: Effective) -> tuple[str, ...]:
             "CPU offload: clipping needs a process group with a CPU backend (`cpu:gloo,cuda:nccl`), because sharded "
             "gradients live on the CPU."
         )
-    if not source.sharding_strategy.value.reshards:
+    if source.sharding_strategy.value in (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.HYBRID_SHARD_ZERO2):
         lines.append(
             "Gradient accumulation: to keep parameters gathered between micro-batches as before, call "
             "`model.set_reshard_after_backward(False)` on all but the last one."

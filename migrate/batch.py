@@ -10,7 +10,7 @@ from . import __version__
 from .choices import Choices
 from .convert import Conversion, convert_bytes
 from .files import FileProblem, read_file, replace_file
-from .report.model import FileReport, Report, Severity, at_least
+from .report.model import FileReport, Report, Severity, Status, at_least
 from .rules import Note
 
 
@@ -54,18 +54,21 @@ def write_back(items: Sequence[Item]) -> list[Item]:
 def _write(item: Item) -> Item:
     if item.path is None or not item.conversion.changed:
         return item
+    if item.conversion.document:
+        return unwritten(item, "FM413")
     try:
         replace_file(item.path, item.data, item.conversion.text.encode("utf-8"))
         return item
     except FileProblem as problem:
-        return unwritten(item, str(problem))
+        return unwritten(item, "FM029", str(problem), unusable=True)
 
 
-def unwritten(item: Item, reason: str) -> Item:
-    """The item with a finding that its result could not be written."""
-    finding = Note("FM029", args={"reason": reason}).finding({})
+def unwritten(item: Item, rule: str, reason: str = "", *, unusable: bool = False) -> Item:
+    """The item with a finding that its result was not written."""
+    finding = Note(rule, args={"reason": reason}).finding({})
     old = item.conversion.report
-    report = replace(old, status="error", findings=(finding, *old.findings), unusable=True)
+    status: Status = "error" if unusable else "refused"
+    report = replace(old, status=status, findings=(finding, *old.findings), unusable=unusable)
     return replace(item, conversion=replace(item.conversion, report=report, text=item.conversion.before))
 
 

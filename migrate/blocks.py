@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from .choices import Choices
 from .config.fsdp2 import Fsdp2Config
 from .dialects.declaration import Block, Declaration
+from .dialects.document import into_document
+from .dialects.keys import entry_at, located, origin_of
 from .dialects.limits import within
-from .dialects.read import Reading, entry_at, origin_of, read, show
+from .dialects.read import Reading, read, show
 from .dialects.write import write, write_ddp
 from .effective import Effective, Facts, effective, never_started
 from .releases import Release
@@ -38,11 +40,14 @@ class Part:
     ddp: bool = False
 
 
-def convert_block(document: Document, declared: Declaration, block: Block, choices: Choices) -> Part:
-    """Read, work out what ran, translate, and write one block."""
+def convert_block(
+    document: Document, declared: Declaration, block: Block, choices: Choices, target: Declaration
+) -> Part:
+    """Read, work out what ran, translate, and write one block for the `target` dialect."""
+    block = located(document, block)
     came_from = choices.came_from.get(declared.package, declared.newest)
     runs_on = choices.runs_on.get(declared.package, declared.newest)
-    reading = read(document, declared, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict)
+    reading = read(document, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict)
     keys = _count_keys(document, block)
     idle = _why_inactive(document, block)
     if idle is not None:
@@ -60,10 +65,16 @@ def convert_block(document: Document, declared: Declaration, block: Block, choic
         *translation.notes,
         *_never_started(reading, came_from, declared),
     ]
-    if translation.ddp:
+    if translation.ddp and target.output == "document":
+        notes.append(Note("FM412", ran.values["sharding_strategy"].origin))
+    elif translation.ddp:
         written = write_ddp(reading)
         return Part(written.edits, keys, written.outcomes, tuple(notes), translation.config, ran, ddp=True)
-    config, limited = within(declared.limits, translation.config, ran, choices)
+    config, limited = within(target.limits, translation.config, ran, choices)
+    if target.output == "document":
+        nodes = ran.values["num_nodes"].value if "num_nodes" in ran.values else None
+        written = into_document(reading, config, nodes=nodes or 1)
+        return Part((), keys, written.outcomes, (*notes, *limited, *written.notes), config, ran)
     named = declared.package in choices.runs_on
     written = write(document, declared, reading, ran, config, runs_on, target_named=named)
     return Part(written.edits, keys, written.outcomes, (*notes, *limited, *written.notes), config, ran)
@@ -73,10 +84,11 @@ def prove(document: Document, declared: Declaration, block: Block, part: Part, c
     """Read the new document back through the declaration; a reason where it does not say what was meant."""
     if part.inert or part.config is None:
         return None
+    block = located(document, block)
     if part.ddp:
         return None if _why_inactive(document, block) is not None else "the result is still switched to FSDP"
     runs_on = choices.runs_on.get(declared.package, declared.newest)
-    reading = read(document, declared, block, runs_on, trust_stated=False, strict=False)
+    reading = read(document, block, runs_on, trust_stated=False, strict=False)
     if reading.engine != "fsdp2":
         return "the result would still run FSDP1"
     got = _what_ran(reading, declared, runs_on, trust_stated=False)
@@ -93,6 +105,8 @@ def prove(document: Document, declared: Declaration, block: Block, part: Part, c
 def _why_inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
     """None where the block is switched on; else why not (nothing is said of an empty block)."""
     assert document.root is not None
+    if not block.active_key:
+        return None
     switch = entry_of(document.root, block.active_key)
     if switch is None or switch.value.text == block.active_value:
         return None
@@ -110,23 +124,34 @@ def _why_inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
 
 def _count_keys(document: Document, block: Block) -> int:
     """The keys that must end in an outcome, counted in the document and not from the reading."""
-    here = document.find(block.at)
-    inside = 0 if here is None or here.shape != "mapping" else sum(not entry.merge for entry in here.entries)
+    inside = {spelling.path for option in block.options for spelling in option.spellings if not spelling.outside}
     beside = {spelling.path for option in block.options for spelling in option.spellings if spelling.outside}
-    whole = set(block.beside)
+
+    def count(path: tuple[str, ...]) -> int:
+        node = document.find((*block.at, *path))
+        found = 0
+        for entry in node.entries if node is not None else ():
+            below = (*path, entry.name)
+            nested = entry.value.shape == "mapping" and not entry.shared
+            if nested and any(one[: len(below)] == below and len(one) > len(below) for one in inside):
+                found += count(below)
+            elif not entry.merge:
+                found += 1
+        return found
+
     outside = 0
-    for folder in {path[:-1] for path in beside} | whole:
+    for folder in {path[:-1] for path in beside} | set(block.beside):
         node = document.find(folder)
         for entry in node.entries if node is not None else ():
-            listed = (*folder, entry.name) in beside
-            outside += listed or (folder in whole and entry.name not in block.beside[folder] and not entry.merge)
-    return inside + outside
+            told = folder in block.beside and entry.name not in block.beside[folder] and not entry.merge
+            outside += (*folder, entry.name) in beside or told
+    return count(()) + outside
 
 
 def _what_ran(reading: Reading, declared: Declaration, at: Release, *, trust_stated: bool) -> Effective:
     """The options' facts applied; a key that the engine does not read stands for what it means."""
     facts = [
-        Facts(option.id, option.means.field, read=())
+        Facts(option.id, (option.means.field,), read=())
         if option.means is not None and option.means.engine == reading.engine
         else option.facts
         for option in reading.block.options
@@ -140,7 +165,7 @@ def _unread(reading: Reading, ran: Effective, *, trust_stated: bool) -> Iterable
         option = reading.block.option(one.stated.option)
         keys = reading.keys_of(option.id)
         if not keys and trust_stated:  # a key that no release reads, taken for what it means
-            keys = tuple(key for key in reading.keys if key.meant == option.id)
+            keys = reading.keys_meaning(option.id)
         left_out = option.write in ("delete", "leave") or option.write.startswith("into:")
         if one.ran == one.stated.value or left_out or not keys or option.id == reading.block.engine_option:
             continue

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from .advice import code_advice, resume_advice
 from .blocks import Part, convert_block, prove
 from .choices import Choices
-from .config.fsdp2 import Fsdp2Config
+from .config.fsdp2 import BadFsdp2Config, Fsdp2Config
 from .dialects.declaration import Declaration, declaration, names
 from .dialects.detect import fsdp_key, score
-from .dialects.read import origin_of
+from .dialects.document import document_text
+from .dialects.keys import origin_of
 from .file_report import fault_note, file_report, is_error, unreadable
 from .report.model import FileReport, Status
 from .rules import Note
@@ -28,12 +29,14 @@ class Conversion:
     """The result for one file. `text` is the new text, equal to the old one where nothing changes.
 
     configs: block id → what FSDP2 is asked to do, for every block that was understood.
+    document: whether `text` is an `Fsdp2Config` document, which does not replace the file.
     """
 
     report: FileReport
     before: str = ""
     text: str = ""
     configs: Mapping[str, Fsdp2Config] = field(default_factory=dict)
+    document: bool = False
 
     @property
     def changed(self) -> bool:
@@ -61,6 +64,11 @@ def convert_text(text: str, name: str, choices: Choices) -> Conversion:
         return Conversion(file_report(document, name, None, "refused", [note]), text, text)
     owner = _owner(root, choices)
     if isinstance(owner, Declaration):
+        target = declaration(choices.to) if choices.to else owner
+        if owner.output == "document" and entry_of(root, "fsdp2") is not None:
+            return _document_as_it_is(document, name, owner, text)
+        if target.output == "document":
+            return _to_document(document, name, owner, choices, target, text)
         return _convert(document, name, owner, choices, text)
     status: Status = "refused" if owner else "not-fsdp"
     return Conversion(file_report(document, name, None, status, owner), text, text)
@@ -88,7 +96,7 @@ def _owner(root: Node, choices: Choices) -> Declaration | list[Note]:
 
 
 def _convert(document: Document, name: str, declared: Declaration, choices: Choices, text: str) -> Conversion:
-    parts = {block.id: convert_block(document, declared, block, choices) for block in declared.blocks}
+    parts = {block.id: convert_block(document, declared, block, choices, declared) for block in declared.blocks}
     notes = [*_owner_notes(document, declared), *(note for part in parts.values() for note in part.notes)]
     new = text
     if not any(is_error(note) for note in notes):
@@ -115,6 +123,46 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
     )
     configs = {key: part.config for key, part in parts.items() if part.config is not None}
     return Conversion(report, text, new, configs)
+
+
+def _to_document(
+    document: Document, name: str, declared: Declaration, choices: Choices, target: Declaration, text: str
+) -> Conversion:
+    """The settings of the file as an `Fsdp2Config` document, in the file's own kind of text."""
+    parts = {block.id: convert_block(document, declared, block, choices, target) for block in declared.blocks}
+    notes = [note for part in parts.values() for note in part.notes]
+    configs = {key: part.config for key, part in parts.items() if part.config is not None}
+    if not configs:
+        switch = ", ".join(block.active_key or "the keys" for block in declared.blocks)
+        notes.append(Note("FM415", args={"switch": switch}))
+    failed = any(is_error(note) for note in notes)
+    ran = next((part.ran for part in parts.values() if part.ran), None)
+    advise = ran is not None and ran.engine == "fsdp1" and not failed
+    report = file_report(
+        document,
+        name,
+        declared,
+        "refused" if failed else "converted",
+        notes,
+        (outcome for part in parts.values() for outcome in part.outcomes),
+        keys=sum(part.keys for part in parts.values()),
+        resume=resume_advice(ran) if ran and advise else (),
+        code=code_advice(ran) if ran and advise else (),
+    )
+    new = text if failed else document_text(next(iter(configs.values())), document.kind)
+    return Conversion(report, text, new, configs, document=True)
+
+
+def _document_as_it_is(document: Document, name: str, declared: Declaration, text: str) -> Conversion:
+    """A file that is an `Fsdp2Config` document already."""
+    assert document.root is not None
+    try:
+        config = Fsdp2Config.load(document.value(document.root))
+    except BadFsdp2Config as error:
+        note = Note("FM414", args={"reason": str(error)})
+        return Conversion(file_report(document, name, declared, "refused", [note]), text, text)
+    report = file_report(document, name, declared, "already-fsdp2", ())
+    return Conversion(report, text, text, {declared.blocks[0].id: config}, document=True)
 
 
 def _proof(new: str, old: Document, declared: Declaration, parts: Mapping[str, Part], choices: Choices) -> list[Note]:

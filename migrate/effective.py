@@ -8,7 +8,7 @@ facts and remembers every stated value that did not run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .config.origin import Origin, Sourced
@@ -48,18 +48,29 @@ class Exact:
 class Facts:
     """How the owner's releases treat one option.
 
+    fields: what it fills; a value that fills several is a tuple in their order.
     read: windows in which the key is looked at; none means never.
     expand: for a value, the further fields that it fills, by engine.
+    implies: fields that the mere presence of the option settles, unless they are written.
     unless: an option whose mere presence hides this one.
     """
 
     option: str
-    field: str
+    fields: tuple[str, ...]
     read: tuple[Window, ...] = (Window(),)
     defaults: tuple[Default, ...] = ()
     exact: tuple[Exact, ...] = ()
     expand: tuple[tuple[Any, Engine, Mapping[str, Any]], ...] = ()
+    implies: Mapping[str, Any] = field(default_factory=dict)
     unless: str | None = None
+
+    @property
+    def main(self) -> str:
+        return self.fields[0]
+
+    def spread(self, value: Any) -> dict[str, Any]:
+        """Field → value, for a value of this option."""
+        return dict(zip(self.fields, value, strict=True)) if len(self.fields) > 1 else {self.main: value}
 
     def default(self, at: Release, engine: Engine) -> Any:
         return next((one.value for one in self.defaults if one.window.covers(at, engine)), None)
@@ -138,8 +149,9 @@ def effective(
     values: dict[str, Sourced[Any]] = {}
     for fact in facts:
         fallback = fact.default(release, engine)
-        if fallback is not None or fact.field not in values:
-            values.setdefault(fact.field, Sourced(fallback, Origin("default", f"{package} {release}")))
+        for name in fact.fields:
+            if fallback is not None or name not in values:
+                values.setdefault(name, Sourced(fallback, Origin("default", f"{package} {release}")))
     hidden = {fact.option for fact in facts if fact.unless and fact.unless in stated}
     counted = [
         (fact, stated[fact.option])
@@ -153,17 +165,21 @@ def effective(
             ignored.append((fact, here, _not_read(release, engine)))
             continue
         value, reason = _as_read(fact, here, release, engine)
-        values[fact.field] = Sourced(value, here.origin)
+        values.update({name: Sourced(item, here.origin) for name, item in fact.spread(value).items()})
         if reason:
             ignored.append((fact, here, reason))
-    unread = tuple(Unread(here, values[fact.field].value, reason) for fact, here, reason in ignored)
+    for fact, here in counted:
+        for name, implied in fact.implies.items():
+            if here.read and not values[name].written:
+                values[name] = Sourced(implied, here.origin)
+    unread = tuple(Unread(here, values[fact.main].value, reason) for fact, here, reason in ignored)
     if trust_stated:
         for fact, here, _ in ignored:
-            if not values[fact.field].written or values[fact.field].origin == here.origin:
-                values[fact.field] = Sourced(here.value, here.origin)
+            if not values[fact.main].written or values[fact.main].origin == here.origin:
+                values.update({name: Sourced(item, here.origin) for name, item in fact.spread(here.value).items()})
     for fact in facts:
         for value, only, more in fact.expand:
-            source = values.get(fact.field)
+            source = values.get(fact.main)
             if source is not None and source.value == value and only == engine:
                 values.update({name: Sourced(item, source.origin) for name, item in more.items()})
     return Effective(engine, values, unread)

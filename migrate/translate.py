@@ -19,18 +19,8 @@ from .effective import Effective
 from .report.model import OutcomeKind
 from .rules import NOWHERE, Note
 
-GONE = frozenset(
-    (
-        "backward_prefetch",
-        "forward_prefetch",
-        "limit_all_gathers",
-        "use_orig_params",
-        "sync_module_states",
-        "buffer_dtype",
-        "keep_low_precision_grads",
-    )
-)
-"""FSDP1 fields without an FSDP2 argument of their own."""
+HELD_BY_DOCUMENT = frozenset(("forward_prefetch", "backward_prefetch", "sync_module_states", "buffer_dtype"))
+"""FSDP1 fields that have no argument in FSDP2 and a place in `Fsdp2Config`, for the runtime to act on."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ def translate(ran: Effective, choices: Choices) -> Translation:
             broadcast=source.sync_module_states.value or source.cpu_ram_efficient_loading.value,
             rank0_only=source.cpu_ram_efficient_loading.value,
         ),
-        ignored_modules=(source.ignored_modules.value,) if source.ignored_modules.value else (),
+        ignored_modules=source.ignored_modules.value or (),
         state_dict_type=_state_dict(source, notes),
         unused_params=ran.engine == "fsdp1",
         origins=_origins(ran, reshard.origin),
@@ -101,8 +91,6 @@ def _mesh(
     if strategy.value is ShardingStrategy.NO_SHARD:
         return _no_shard(source, choices, notes, reshard)
     if stated:
-        sized = source.replicate_size if source.replicate_size.written else source.shard_size
-        notes.append(Note("FM313", sized.origin, {"replicate": stated.replicate, "shard": stated.shard}))
         return stated, False, reshard
     if not strategy.value.hybrid:
         return Mesh(), False, reshard
@@ -174,9 +162,19 @@ def _precision(source: Fsdp1Config, ran: Effective) -> MixedPrecision:
         buffer=source.buffer_dtype.value,
         output=source.output_dtype.value,
         master="float32" if param else None,
+        full_precision_classes=_full_precision(source, ran),
         cast_root_inputs=source.cast_root_forward_inputs.value,
         cast_unit_inputs=source.cast_forward_inputs.value if ran.engine == "fsdp1" else bool(param),
     )
+
+
+def _full_precision(source: Fsdp1Config, ran: Effective) -> tuple[str, ...]:
+    """FSDP1 keeps these classes out of the low precision only together with a wrap policy."""
+    wrapped = source.auto_wrap_policy.value is not WrapPolicy.NO_WRAP
+    if ran.engine == "fsdp2" or not source.param_dtype.value or not wrapped:
+        return ()
+    named = source.full_precision_classes.value
+    return ("_BatchNorm",) if named is None else named
 
 
 def _wrap(source: Fsdp1Config, notes: list[Note]) -> Wrap:
@@ -213,7 +211,13 @@ def _state_dict(source: Fsdp1Config, notes: list[Note]) -> Any:
 _ORIGINS = {
     "reshard_after_forward": ("sharding_strategy", "reshard_after_forward"),
     "mesh": ("replicate_size", "shard_size", "sharding_strategy"),
-    "mixed_precision": ("param_dtype",),
+    "mixed_precision.param": ("param_dtype", "precision"),
+    "mixed_precision.reduce": ("reduce_dtype", "param_dtype"),
+    "mixed_precision.buffer": ("buffer_dtype",),
+    "mixed_precision.output": ("output_dtype",),
+    "mixed_precision.full_precision_classes": ("full_precision_classes",),
+    "mixed_precision.cast_root_inputs": ("cast_root_forward_inputs",),
+    "mixed_precision.cast_unit_inputs": ("cast_forward_inputs",),
     "offload.params": ("cpu_offload",),
     "wrap.policy": ("auto_wrap_policy",),
     "wrap.classes": ("wrap_classes",),
@@ -237,7 +241,14 @@ def _origins(ran: Effective, reshard: Origin) -> dict[str, Origin]:
         if written or here:
             found[name] = (written or here)[0].origin
     found["reshard_after_forward"] = reshard
-    return found
+    unused = {"wrap.classes": WrapPolicy.TRANSFORMER_BASED_WRAP, "wrap.min_num_params": WrapPolicy.SIZE_BASED_WRAP}
+    policy = ran.values["auto_wrap_policy"].value
+    return {name: origin for name, origin in found.items() if unused.get(name, policy) is policy}
+
+
+def place_in_document(field: str) -> str | None:
+    """The dotted name in `Fsdp2Config` that an FSDP1 or FSDP2 field ends up in, if any."""
+    return next((name for name, sources in _ORIGINS.items() if field in sources), None)
 
 
 # back to fields, for writers
@@ -261,7 +272,7 @@ def fields_of(config: Fsdp2Config) -> dict[str, Any]:
         "activation_checkpointing": config.checkpointing.enabled,
         "activation_checkpointing_offload": config.checkpointing.offload,
         "cpu_ram_efficient_loading": config.loading.rank0_only,
-        "ignored_modules": config.ignored_modules[0] if config.ignored_modules else None,
+        "ignored_modules": config.ignored_modules or None,
         "state_dict_type": (
             StateDictType.FULL_STATE_DICT if config.state_dict_type == "full" else StateDictType.SHARDED_STATE_DICT
         ),
@@ -271,12 +282,23 @@ def fields_of(config: Fsdp2Config) -> dict[str, Any]:
 # options that FSDP2 does not have
 
 
+_NOT_IN_A_FILE: dict[str, tuple[OutcomeKind, str]] = {
+    "device_id": ("implied", "FM108"),
+    "param_init_fn": ("needs-review", "FM321"),
+    "process_group": ("unsupported", "FM410"),
+    "ignored_states": ("unsupported", "FM411"),
+}
+
+
 def departed(field: str, value: Any, config: Fsdp2Config, holds: frozenset[str]) -> tuple[OutcomeKind, str | None]:
     """What becomes of an FSDP1 option: its outcome and the rule that says so, if any.
 
     `holds` names the fields that the target can carry for the runtime although FSDP2 has no
     argument for them (an `Fsdp2Config` document can, a launcher's file cannot).
     """
+    if field in _NOT_IN_A_FILE:
+        kind, rule = _NOT_IN_A_FILE[field]
+        return kind, rule
     if field == "use_orig_params":
         return ("implied", "FM103") if value else ("dropped", "FM304")
     if field == "limit_all_gathers":
@@ -299,7 +321,7 @@ def departed(field: str, value: Any, config: Fsdp2Config, holds: frozenset[str])
             return "implied", "FM104"
         return ("dropped", "FM305") if value else ("implied", "FM106")
     if field == "buffer_dtype":
-        return ("converted", None) if field in holds else ("dropped", "FM315")
+        return ("converted" if field in holds else "dropped"), "FM315"
     raise KeyError(field)
 
 

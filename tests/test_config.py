@@ -26,7 +26,7 @@ SCHEMA = json.loads((ROOT / "schemas" / "fsdp2.schema.json").read_text(encoding=
 FULL = Fsdp2Config(
     mesh=Mesh(2, 8),
     reshard_after_forward=4,
-    mixed_precision=MixedPrecision("bfloat16", "float32", "float32", "float32", "float32", True, False),
+    mixed_precision=MixedPrecision("bfloat16", "float32", "float32", "float32", "float32", ("LayerNorm",), True, False),
     offload=Offload(True, False),
     wrap=Wrap("names", ("A", "B"), "user", 1000, ("layers.*",)),
     prefetch=Prefetch(True, "none"),

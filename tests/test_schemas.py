@@ -49,9 +49,10 @@ def test_declaration_keeps_to_its_form(name: str) -> None:
         ids = [option.id for option in block.options]
         assert len(ids) == len(set(ids))
         beyond = {"reshard_after_forward", "version", "precision", "tp_size", "cp_size", "sp_size"}
+        beyond |= {"mixed_precision", "ignored_states", "process_group", "device_id", "param_init_fn"}
         for option in block.options:
             assert option.codec in CODECS
-            assert option.field in {*FSDP1_FIELDS, *beyond}, option.field
+            assert set(option.facts.fields) <= {*FSDP1_FIELDS, *beyond}, option.facts.fields
             assert option.ref, "every fact names its source"
             assert option.added_rule is None or option.added_rule in RULES
             if option.write.startswith("into:"):
@@ -65,9 +66,10 @@ def _data(case: Case, path) -> dict:
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 
 
+ACCELERATE = [case for case in CASES if case.folder.parent.name == "accelerate"]
 _FROM_FSDP1 = [
     case
-    for case in CASES
+    for case in ACCELERATE
     if case.after.exists()
     and any(one["to"] == "fsdp_config.fsdp_reshard_after_forward" for one in case.report["files"][0]["outcomes"])
     and not any(one["rule"] and one["rule"].startswith("FM50") for one in case.report["files"][0]["outcomes"])
@@ -97,7 +99,7 @@ def test_results_pass_the_strict_schema(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if c.report["files"][0]["status"] == "converted"],
+    [c for c in ACCELERATE if c.report["files"][0]["status"] == "converted"],
     ids=lambda case: case.name,
 )
 def test_inputs_pass_the_loose_schema(case: Case) -> None:
@@ -106,3 +108,13 @@ def test_inputs_pass_the_loose_schema(case: Case) -> None:
     if case.folder.name in odd:
         return  # these hold values that no release accepts, and say so
     jsonschema.validate(_data(case, case.before), _schema("accelerate.fsdp1.schema.json"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.after.exists() and c.folder.parent.name == "torch"],
+    ids=lambda case: case.name,
+)
+def test_documents_pass_their_schema(case: Case) -> None:
+    schema = json.loads((ROOT / "schemas" / "fsdp2.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(_data(case, case.after), schema)

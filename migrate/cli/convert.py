@@ -51,6 +51,8 @@ def command(
     """
     choices = choices_of(**chosen)
     _usage(paths, write, output, check, form)
+    if choices.to is not None and (write or output is None):
+        raise click.UsageError("--to makes another document: name it with -o FILE (-o - for standard output)")
     items = convert_all(_inputs(paths, stdin_filename), choices)
     if write:
         items = write_back(items)
@@ -97,7 +99,7 @@ def _elsewhere(item: Item, output: str) -> Item:
     report = item.conversion.report
     if report.unusable or report.status == "refused":
         return item
-    data = item.conversion.text.encode("utf-8") if item.conversion.changed else item.data
+    data = _data(item, output)
     if output == "-":
         stream = sys.stdout.buffer
         stream.write(data)
@@ -106,13 +108,28 @@ def _elsewhere(item: Item, output: str) -> Item:
     try:
         write_new(Path(output), data)
     except FileProblem as problem:
-        return unwritten(item, f"{output}: {problem}")
+        return unwritten(item, "FM029", f"{output}: {problem}", unusable=True)
     return item
+
+
+def _data(item: Item, output: str) -> bytes:
+    """What goes to the output: the new text, or the input byte for byte where nothing changed."""
+    done = item.conversion
+    if not done.changed:
+        return item.data
+    if done.document and output.lower().endswith((".json", ".yaml", ".yml")):
+        from ..dialects.document import document_text
+
+        config = next(iter(done.configs.values()))
+        return document_text(config, "json" if output.lower().endswith(".json") else "yaml").encode("utf-8")
+    return done.text.encode("utf-8")
 
 
 def _diff(item: Item, paint: Any) -> str:
     if not item.conversion.changed:
         return ""
+    if item.conversion.document:
+        return item.conversion.text
     name = item.name.lstrip("/")
     before, after = (text.splitlines(keepends=True) for text in (item.conversion.before, item.conversion.text))
     lines = []
@@ -137,6 +154,8 @@ def _next_step(
         return f"{len(changed)} written{rest}." if changed else "Nothing to write."
     if output is not None:
         return f"Written to {output}." if output != "-" else "Written to standard output."
+    if any(item.conversion.document for item in changed):
+        return "Nothing was written. Above is the Fsdp2Config document; -o FILE writes it."
     if changed and "-" in paths:
         return "Nothing was written. Add -o FILE, or -o - for standard output."
     if changed:

@@ -16,6 +16,7 @@ _SIZE = click.IntRange(min=1)
 
 _CHOICES = (
     click.option("--dialect", metavar="NAME", help="The framework that reads the file; found out by default."),
+    click.option("--to", metavar="NAME", help="Dialect of the result: torch writes an Fsdp2Config document (with -o)."),
     click.option(
         "--from", "came_from", multiple=True, metavar="PKG==VERSION",
         help="Release that ran the file so far; it decides what ran. Repeatable; newest known by default.",
@@ -42,6 +43,7 @@ def with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def choices_of(
     dialect: str | None,
+    to: str | None,
     came_from: tuple[str, ...],
     runs_on: tuple[str, ...],
     trust_stated: bool,
@@ -56,9 +58,14 @@ def choices_of(
 
     if dialect is not None and dialect not in names():
         raise click.BadParameter(f"{dialect!r} is not known; one of {', '.join(names())}", param_hint="--dialect")
+    documents = [name for name in names() if declaration(name).output == "document"]
+    if to is not None and to not in documents:
+        accepted = ", ".join(documents)
+        raise click.BadParameter(f"{to!r} cannot be the dialect of a result; one of {accepted}", param_hint="--to")
     packages = {declaration(name).package for name in names()}
     return Choices(
         dialect=dialect,
+        to=to,
         came_from=_releases(came_from, "--from", packages),
         runs_on=_releases(runs_on, "--for", packages),
         trust_stated=trust_stated,

@@ -50,8 +50,9 @@ class MixedPrecision:
 
     `reduce` is written explicitly whenever `param` is: torch 2.15 changes what None means.
     `buffer` and `master` have no FSDP2 counterpart: floating buffers are cast before the first
-    forward, parameters are stored in `master`. Inputs are cast at the root, not at every unit, as
-    FSDP1 does; FSDP2's own default would cast at every unit.
+    forward, parameters are stored in `master`. Modules of `full_precision_classes` become units of
+    their own without `param`, as FSDP1 does for ``_module_classes_to_ignore``. Inputs are cast at
+    the root and not at every unit, as FSDP1 does; FSDP2's own default casts at every unit.
     """
 
     param: Dtype | None = None
@@ -59,6 +60,7 @@ class MixedPrecision:
     buffer: Dtype | None = None
     output: Dtype | None = None
     master: Dtype | None = None
+    full_precision_classes: tuple[str, ...] = ()
     cast_root_inputs: bool = True
     cast_unit_inputs: bool = False
 

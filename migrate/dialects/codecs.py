@@ -8,6 +8,7 @@ ever meant is understood, and the declaration says which release accepted which.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -173,13 +174,94 @@ _INTEGER = Codec(
 )
 
 
-def _decode_text(written: Any) -> Decoded:
+def _decode_pattern(written: Any) -> Decoded:
     if isinstance(written, str):
-        return Decoded(written)
-    raise NotUnderstood(("a text",))
+        return Decoded((written,))
+    raise NotUnderstood(("a regular expression",))
 
 
-_TEXT = Codec("text", _decode_text, str, {"type": "string"}, {"type": "string"})
+_PATTERN = Codec("pattern", _decode_pattern, lambda value: value[0], {"type": "string"}, {"type": "string"})
+
+
+def _decode_names(written: Any) -> Decoded:
+    names = [written] if isinstance(written, str) else written
+    if isinstance(names, list) and names and all(isinstance(name, str) and name.strip() for name in names):
+        return Decoded(tuple(names))
+    raise NotUnderstood(("a list of names",))
+
+
+_NAME_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_NAMES = Codec("names", _decode_names, list, _NAME_LIST, {"type": "array", "items": {"type": "string"}})
+
+
+def _decode_class_names(written: Any) -> Decoded:
+    """A list, or one text with commas; a dotted path or ``<class '...'>`` stands for its last part."""
+    if isinstance(written, str):
+        written = written.split(",")
+    if isinstance(written, list) and written and all(isinstance(name, str) for name in written):
+        names = [name.strip().removeprefix("<class '").removesuffix("'>").rsplit(".", 1)[-1] for name in written]
+        if all(names):
+            return Decoded(tuple(dict.fromkeys(names)))
+        raise NotUnderstood(("class names",), blank=True)
+    raise NotUnderstood(("a list of class names",))
+
+
+_CLASS_NAMES = Codec("class_names", _decode_class_names, list, _NAME_LIST, _NAMES.strict)
+
+_DTYPE_WORDS = {
+    "float32": ("float32", "float", "fp32"),
+    "bfloat16": ("bfloat16", "bf16"),
+    "float16": ("float16", "half", "fp16"),
+    "float64": ("float64", "double", "fp64"),
+}
+
+
+def _decode_dtype(written: Any) -> Decoded:
+    text = str(written).strip().lower().removeprefix("torch.")
+    for name, words in _DTYPE_WORDS.items():
+        if text in words:
+            return Decoded(name)
+    raise NotUnderstood(tuple(_DTYPE_WORDS), nearest(text, list(_DTYPE_WORDS)))
+
+
+_DTYPE = Codec("dtype", _decode_dtype, str, {"type": "string"}, {"enum": list(_DTYPE_WORDS)})
+
+
+def _decode_cpu_offload(written: Any) -> Decoded:
+    """A bool, or the repr of ``CPUOffload``; the mapping form is a key of its own."""
+    if isinstance(written, str):
+        found = re.fullmatch(
+            r"(?:[\w.]*\.)?CPUOffload\(\s*(?:offload_params\s*=\s*)?(True|False)?\s*\)", written.strip()
+        )
+        if found:
+            return Decoded(found.group(1) == "True")
+    return _decode_bool(written)
+
+
+_CPU_OFFLOAD = Codec("cpu_offload", _decode_cpu_offload, bool, _BOOL_WORDS.schema, _BOOL_WORDS.strict)
+
+
+def _decode_mesh_sizes(written: Any) -> Decoded:
+    """``[replicate, shard]`` as FSDP1's 2-D ``device_mesh`` has them, or ``[shard]``."""
+    sizes = written if isinstance(written, list) else [written]
+    if (
+        sizes
+        and len(sizes) <= 2
+        and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    ):
+        return Decoded((sizes[0] if len(sizes) == 2 else 1, sizes[-1]))
+    raise NotUnderstood(("[replicate, shard] in ranks",))
+
+
+_MESH_SIZES = Codec("mesh_sizes", _decode_mesh_sizes, list, {"type": ["array", "integer"]}, {"type": "array"})
+
+
+def _decode_nothing(written: Any) -> Decoded:
+    raise NotUnderstood(("a mapping of options",))
+
+
+_NOTHING = Codec("nothing", _decode_nothing, str, {"type": "object"}, {"type": "object"})
+_ANYTHING = Codec("anything", lambda written: Decoded(str(written)), str, {}, {})
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
@@ -223,6 +305,14 @@ _STRATEGY = _enum("strategy", ShardingStrategy, True, {"_HYBRID_SHARD_ZERO2": "H
 _EITHER: dict[str, Any] = {"anyOf": [*_BOOL_WORDS.schema["anyOf"], *_STRATEGY.schema["anyOf"]]}
 
 
+# torch.distributed.fsdp.wrap: what a file can only name
+_WRAP_CALLABLES = {
+    "TRANSFORMER_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "MODULEWRAPPOLICY": "TRANSFORMER_BASED_WRAP",
+    "SIZE_BASED_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP",
+}
+
+
 def _decode_strategy_or_bool(written: Any) -> Decoded:
     """What a person meant who wrote a strategy, or a reshard flag, into the other's place."""
     try:
@@ -256,7 +346,14 @@ CODECS = {
         _BOOL_WORDS,
         _CLASS_LIST,
         _INTEGER,
-        _TEXT,
+        _ANYTHING,
+        _CLASS_NAMES,
+        _CPU_OFFLOAD,
+        _DTYPE,
+        _MESH_SIZES,
+        _NAMES,
+        _NOTHING,
+        _PATTERN,
         _PRECISION,
         _FP16_FLAG,
         _VERSION,
@@ -266,6 +363,7 @@ CODECS = {
         _enum("backward_prefetch", BackwardPrefetch, True),
         _enum("state_dict", StateDictType, True),
         _enum("wrap_policy", WrapPolicy, False),
+        _enum("wrap_callable", WrapPolicy, False, _WRAP_CALLABLES),
     )
 }
 

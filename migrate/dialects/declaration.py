@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class Option:
     option's key), ``leave`` (read, never edited).
     since: first release that takes the key under FSDP2. value_since: the same for one value.
     only_if: (option, value) without which the owner does not read this key.
+    null: what a written null means, where it does not mean absence.
     """
 
     id: str
@@ -80,10 +81,11 @@ class Option:
     since: Release | None = None
     value_since: tuple[tuple[Any, str], ...] = ()
     added_rule: str | None = None
+    null: Any = None
 
     @property
     def field(self) -> str:
-        return self.facts.field
+        return self.facts.main
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,14 @@ class Misnamed:
 
 @dataclass(frozen=True)
 class Block:
-    """One place of a file that makes one configuration."""
+    """One place of a file that makes one configuration.
+
+    places: where it may stand, the first one found counts (`keys.located` sets `at`); engine_option,
+    active_key and ddp_set are empty where the dialect has no such thing.
+    """
 
     id: str
+    places: tuple[KeyPath, ...]
     at: KeyPath
     prefix: str
     engine_option: str
@@ -119,7 +126,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Declaration:
-    """One dialect."""
+    """One dialect.
+
+    output: ``edits`` where the file itself is changed, ``document`` where an `Fsdp2Config` document
+    is the result. known_score and unknown_score count for each key of the block that is declared
+    or is not.
+    """
 
     name: str
     title: str
@@ -128,11 +140,14 @@ class Declaration:
     releases: tuple[Release, ...]
     fsdp2_since: Release
     current: Release
+    output: str
     limits: tuple[str, ...]
     threshold: int
     clues: tuple[Clue, ...]
     vetoes: tuple[str, ...]
     veto_score: int
+    known_score: int
+    unknown_score: int
     top_level: frozenset[str]
     required: tuple[str, ...]
     refused: tuple[tuple[str, str, str], ...]
@@ -180,11 +195,14 @@ def _declaration(data: Mapping[str, Any]) -> Declaration:
         releases=tuple(release(text) for text in data["releases"]),
         fsdp2_since=release(data["fsdp2_since"]),
         current=release(data["current"]),
+        output=data.get("output", "edits"),
         limits=tuple(data.get("limits", ())),
         threshold=detect["threshold"],
         clues=tuple(Clue(**clue) for clue in detect["clues"]),
         vetoes=tuple(detect.get("vetoes", ())),
         veto_score=detect.get("veto_score", 0),
+        known_score=detect.get("known_score", 0),
+        unknown_score=detect.get("unknown_score", 0),
         top_level=frozenset(top.get("keys", ())),
         required=tuple(top.get("required", ())),
         refused=tuple((row["key"], row["value"], row["reason"]) for row in top.get("refused", ())),
@@ -193,31 +211,23 @@ def _declaration(data: Mapping[str, Any]) -> Declaration:
 
 
 def _block(data: Mapping[str, Any]) -> Block:
-    engine, active = data["engine"], data["active"]
+    engine, active, ddp = data["engine"], data.get("active", {}), data.get("ddp", {})
+    places = tuple(_path(at) for at in ([data["at"]] if isinstance(data["at"], str) else data["at"]))
     options = tuple(_option(option) for option in data["option"])
-    codecs = {option.id: option.codec for option in options}
-    options = tuple(
-        option
-        if option.only_if is None
-        else Option(
-            **{
-                **_shallow(option),
-                "only_if": (option.only_if[0], constant(codecs[option.only_if[0]], option.only_if[1])),
-            }
-        )
-        for option in options
-    )
+    by_id = {option.id: option.codec for option in options}
+    options = tuple(_resolved(option, by_id) for option in options)
     return Block(
         id=data["id"],
-        at=_path(data["at"]),
+        places=places,
+        at=places[0],
         prefix=data.get("prefix", ""),
-        engine_option=engine["option"],
-        engines={engine["fsdp1"]: "fsdp1", engine["fsdp2"]: "fsdp2"},
+        engine_option=engine.get("option", ""),
+        engines={engine["fsdp1"]: "fsdp1", engine["fsdp2"]: "fsdp2"} if "option" in engine else {},
         engine_default=engine["default"],
-        active_key=active["key"],
-        active_value=active["value"],
-        ddp_set=data["ddp"]["set"],
-        ddp_delete=tuple(data["ddp"]["delete"]),
+        active_key=active.get("key", ""),
+        active_value=active.get("value", ""),
+        ddp_set=ddp.get("set", {}),
+        ddp_delete=tuple(ddp.get("delete", ())),
         options=options,
         misnamed=tuple(Misnamed(**row) for row in data.get("misnamed", ())),
         beside={_path(row["at"]): frozenset(row["known"]) for row in data.get("beside", ())},
@@ -228,8 +238,15 @@ def _block(data: Mapping[str, Any]) -> Block:
     )
 
 
-def _shallow(option: Option) -> dict[str, Any]:
-    return {name: getattr(option, name) for name in option.__dataclass_fields__}
+def _resolved(option: Option, codecs: Mapping[str, str]) -> Option:
+    """`only_if` and `implies` name values in the words of another option; here they become values."""
+    if option.only_if is not None:
+        other, value = option.only_if
+        option = replace(option, only_if=(other, constant(codecs[other], value)))
+    if option.facts.implies:
+        implied = {name: constant(codecs[name], value) for name, value in option.facts.implies.items()}
+        option = replace(option, facts=replace(option.facts, implies=implied))
+    return option
 
 
 def _path(text: str) -> KeyPath:
@@ -250,11 +267,12 @@ def _option(data: Mapping[str, Any]) -> Option:
     means = data.get("means")
     facts = Facts(
         option=data["id"],
-        field=data["field"],
+        fields=tuple(data["fields"]) if "fields" in data else (data["field"],),
         read=tuple(_window(row) for row in data.get("read", ({},))),
         defaults=tuple(Default(constant(codec, row["value"]), _window(row)) for row in data.get("default", ())),
         exact=tuple(Exact(constant(codec, row["otherwise"]), _window(row)) for row in data.get("exact", ())),
         expand=tuple((constant(codec, row["value"]), row["engine"], row["fields"]) for row in data.get("expand", ())),
+        implies=data.get("implies", {}),
         unless=data.get("unless"),
     )
     return Option(
@@ -273,4 +291,5 @@ def _option(data: Mapping[str, Any]) -> Option:
         since=release(data["since"]) if "since" in data else None,
         value_since=tuple((constant(codec, row["value"]), row["for"]) for row in data.get("value_since", ())),
         added_rule=data.get("added_rule"),
+        null=constant(codec, data["null"]) if "null" in data else None,
     )

@@ -29,10 +29,31 @@ def score(root: Node, declared: Declaration) -> Score:
             continue
         total += clue.score
         found.append(clue.key)
+    if declared.known_score and not total:
+        keys = _block_keys(root, declared)
+        known = [key for key in keys if key in _first_steps(declared)]
+        total = declared.known_score * len(known) + declared.unknown_score * (len(keys) - len(known))
+        found += known
     against = [key for key in declared.vetoes if entry_of(root, key)]
     total += declared.veto_score * len(against)
     reason = ", ".join(found) + (f"; against it: {', '.join(against)}" if against else "")
     return Score(declared.name, total, reason, total >= declared.threshold)
+
+
+def _block_keys(root: Node, declared: Declaration) -> list[str]:
+    """The keys of the mapping that would be the block."""
+    for place in declared.blocks[0].places:
+        node: Node | None = root
+        for step in place:
+            entry = entry_of(node, step) if node is not None else None
+            node = entry.value if entry else None
+        if node is not None and node.shape == "mapping":
+            return [entry.name for entry in node.entries]
+    return []
+
+
+def _first_steps(declared: Declaration) -> set[str]:
+    return {s.path[0] for option in declared.blocks[0].options for s in option.spellings if not s.outside}
 
 
 def fsdp_key(root: Node) -> str | None:

@@ -54,6 +54,16 @@ def _mesh_sizes_fit_world(case: Case) -> Limited:
     return case.config, (Note("FM402", at or case.origin("sharding_strategy"), args, severity),)
 
 
+def _mesh_refused_by_fsdp1(case: Case) -> Limited:
+    values = case.ran.values
+    sizes = [values[name] for name in ("replicate_size", "shard_size") if name in values]
+    stated = [size for size in sizes if size.written]
+    mesh = case.config.mesh
+    if case.ran.engine == "fsdp2" or not stated or mesh.flat:
+        return case.config, ()
+    return case.config, (Note("FM313", stated[0].origin, {"replicate": mesh.replicate, "shard": mesh.shard}),)
+
+
 def _shard_size_above_one(case: Case) -> Limited:
     mesh = case.config.mesh
     if mesh.shard != 1 or mesh.replicate == 1:
@@ -105,6 +115,7 @@ def _sixteen_bit_outputs(case: Case) -> Limited:
 
 LIMITS: dict[str, Callable[[Case], Limited]] = {
     "mesh_sizes_fit_world": _mesh_sizes_fit_world,
+    "mesh_refused_by_fsdp1": _mesh_refused_by_fsdp1,
     "shard_size_above_one": _shard_size_above_one,
     "checkpointing_needs_wrap": _checkpointing_needs_wrap,
     "size_based_counts_twice": _size_based_counts_twice,

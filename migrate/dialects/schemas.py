@@ -39,7 +39,7 @@ def fsdp2_schema(declared: Declaration) -> dict[str, Any]:
             if option.write not in ("always", "stated") or name != option.spellings[0].path[-1]:
                 continue
             codec = CODECS[option.codec]
-            relaxed = option.only_if is not None or option.codec == "text"  # unread keys keep any spelling
+            relaxed = option.only_if is not None or option.codec == "pattern"  # unread keys keep any spelling
             inside[name] = {
                 "description": option.doc,
                 **(_nullable(codec.schema) if relaxed else codec.strict),

@@ -15,7 +15,8 @@ from ..text.edits import Delete, Edit, Insert, RenameKey, SetValue
 from ..translate import departed, fields_of, left_over
 from .codecs import CODECS
 from .declaration import Declaration, Option
-from .read import Key, Reading, entry_at, origin_of, show
+from .keys import Key, entry_at, origin_of
+from .read import Reading, show
 
 _NOTHING_HELD: frozenset[str] = frozenset()
 
@@ -71,7 +72,7 @@ def write(
     for option in reading.block.options:
         keys = list(reading.keys_of(option.id))
         if not keys and (_field_stated_elsewhere(option, reading)):
-            keys = [key for key in reading.keys if key.meant == option.id and option.id in reading.stated]
+            keys = list(reading.keys_meaning(option.id))
         if option.write == "leave":
             for key in keys:
                 writer.kept(key)
