@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fsdp_migrate import Choices, Conversion, convert_bytes
+from fsdp_migrate import Choices
+from fsdp_migrate.pipeline import Conversion, convert_bytes
 
 SUFFIXES = (".yaml", ".yml", ".json")
 EDITED = ("fsdp_config", "parallelism_config", "distributed_type", "mixed_precision")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fsdp_migrate import Choices, convert_text
+from fsdp_migrate import Choices
+from fsdp_migrate.pipeline import convert_text
 from fsdp_migrate.releases import release
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"

@@ -11,24 +11,32 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BadOption": ".options",
     "Choices": ".choices",
-    "Conversion": ".convert",
+    "Finding": ".report.model",
     "Fsdp1Config": ".config",
     "Fsdp2Config": ".config",
+    "Outcome": ".report.model",
+    "Refused": ".api",
     "Report": ".report.model",
-    "convert_bytes": ".convert",
-    "convert_text": ".convert",
+    "Result": ".api",
+    "convert": ".api",
+    "load": ".api",
 }
 
 __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
+    from .api import Refused as Refused
+    from .api import Result as Result
+    from .api import convert as convert
+    from .api import load as load
     from .choices import Choices as Choices
     from .config import Fsdp1Config as Fsdp1Config
     from .config import Fsdp2Config as Fsdp2Config
-    from .convert import Conversion as Conversion
-    from .convert import convert_bytes as convert_bytes
-    from .convert import convert_text as convert_text
+    from .options import BadOption as BadOption
+    from .report.model import Finding as Finding
+    from .report.model import Outcome as Outcome
     from .report.model import Report as Report
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from . import __version__
 from .choices import Choices
-from .convert import Conversion, convert_bytes
 from .files import FileProblem, read_file, replace_file
+from .pipeline import Conversion, convert_bytes
 from .report.model import FileReport, Report, Severity, Status, at_least
 from .rules import Note
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 from cases import CASES, ROOT
-from fsdp_migrate import Choices, Fsdp2Config, convert_bytes
+from fsdp_migrate import Choices, Fsdp2Config
 from fsdp_migrate.config.fsdp2 import (
     BadFsdp2Config,
     Checkpointing,
@@ -21,6 +21,7 @@ from fsdp_migrate.config.fsdp2 import (
     Prefetch,
     Wrap,
 )
+from fsdp_migrate.pipeline import convert_bytes
 
 SCHEMA = json.loads((ROOT / "schemas" / "fsdp2.schema.json").read_text(encoding="utf-8"))
 FULL = Fsdp2Config(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsdp_migrate import Choices, convert_text
+from fsdp_migrate import Choices
+from fsdp_migrate.pipeline import convert_text
 from fsdp_migrate.releases import release
 
 pytest.importorskip("accelerate", reason="accelerate is the judge; pip install the test group")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..batch import Item, convert_all, exit_code, report_of, unwritten, write_back
+from ..choices import options
 from ..files import FileProblem, write_new
 from ..report import json as json_format
 from ..report import text as text_format
@@ -167,10 +168,9 @@ def _next_step(
 
 def _again(paths: Sequence[str], chosen: dict[str, Any]) -> str:
     """This command with --write, as a line to copy."""
-    flags = []
-    names = {"came_from": "--from", "runs_on": "--for"}
-    for name, value in chosen.items():
-        flag = names.get(name, "--" + name.replace("_", "-"))
+    flags: list[str] = []
+    for one in options():
+        flag, value = one.metadata["flag"], chosen[one.name]
         if value is True:
             flags.append(flag)
         elif isinstance(value, tuple):

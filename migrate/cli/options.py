@@ -4,91 +4,43 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_args
 
 import click
 
-from ..choices import Choices
-from ..releases import BadRequirement, Release, requirement
-
-_SIZE = click.IntRange(min=1)
-
-_CHOICES = (
-    click.option("--dialect", metavar="NAME", help="The framework that reads the file; found out by default."),
-    click.option("--to", metavar="NAME", help="Dialect of the result: torch writes an Fsdp2Config document (with -o)."),
-    click.option(
-        "--from", "came_from", multiple=True, metavar="PKG==VERSION",
-        help="Release that ran the file so far; it decides what ran. Repeatable; newest known by default.",
-    ),
-    click.option(
-        "--for", "runs_on", multiple=True, metavar="PKG==VERSION",
-        help="Release that will run the result; it decides the spelling. Repeatable; newest known by default.",
-    ),
-    click.option("--trust-stated", is_flag=True, help="Take what the file says where something else ran."),
-    click.option("--no-shard", type=click.Choice(["ddp", "replicate"]), help="What NO_SHARD becomes; else refused."),
-    click.option("--gpus-per-node", type=_SIZE, metavar="N", help="Ranks of one shard group of HYBRID strategies."),
-    click.option("--num-nodes", type=_SIZE, metavar="N", help="Machines; overrides the file."),
-    click.option("--world-size", type=_SIZE, metavar="N", help="Ranks in all; overrides the file."),
-    click.option("--strict", is_flag=True, help="Unknown keys are errors."),
-)  # fmt: skip
+from ..choices import Choices, NoShard, options
 
 
 def with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that make up `Choices`."""
-    for option in reversed(_CHOICES):
-        command = option(command)
+    """Add the options that make up `Choices`, one for each of its fields."""
+    for one in reversed(options()):
+        about = one.metadata
+        command = click.option(
+            about["flag"], one.name, help=about["help"], metavar=about["metavar"] or None, **_kind(one.type)
+        )(command)
     return command
 
 
-def choices_of(
-    dialect: str | None,
-    to: str | None,
-    came_from: tuple[str, ...],
-    runs_on: tuple[str, ...],
-    trust_stated: bool,
-    no_shard: Any,
-    gpus_per_node: int | None,
-    num_nodes: int | None,
-    world_size: int | None,
-    strict: bool,
-) -> Choices:
-    """Check names and releases; click.BadParameter names what is accepted."""
-    from ..dialects.declaration import declaration, names
-
-    if dialect is not None and dialect not in names():
-        raise click.BadParameter(f"{dialect!r} is not known; one of {', '.join(names())}", param_hint="--dialect")
-    documents = [name for name in names() if declaration(name).output == "document"]
-    if to is not None and to not in documents:
-        accepted = ", ".join(documents)
-        raise click.BadParameter(f"{to!r} cannot be the dialect of a result; one of {accepted}", param_hint="--to")
-    packages = {declaration(name).package for name in names()}
-    return Choices(
-        dialect=dialect,
-        to=to,
-        came_from=_releases(came_from, "--from", packages),
-        runs_on=_releases(runs_on, "--for", packages),
-        trust_stated=trust_stated,
-        no_shard=no_shard,
-        gpus_per_node=gpus_per_node,
-        num_nodes=num_nodes,
-        world_size=world_size,
-        strict=strict,
-    )
+def _kind(annotation: Any) -> dict[str, Any]:
+    """How click reads a field, by its annotation (a text, since annotations are postponed)."""
+    if annotation == "bool":
+        return {"is_flag": True}
+    if annotation == "int | None":
+        return {"type": click.IntRange(min=1)}
+    if annotation == "NoShard | None":
+        return {"type": click.Choice(list(get_args(NoShard)))}
+    return {"multiple": annotation.startswith("Mapping")}
 
 
-def _releases(texts: tuple[str, ...], flag: str, packages: set[str]) -> Mapping[str, Release]:
-    found = {}
-    for text in texts:
-        try:
-            package, at = requirement(text)
-        except BadRequirement as error:
-            raise click.BadParameter(str(error), param_hint=flag) from None
-        if package not in packages:
-            known = ", ".join(sorted(packages))
-            raise click.BadParameter(f"no config dialect belongs to {package!r}; known: {known}", param_hint=flag)
-        found[package] = at
-    return found
+def choices_of(**given: Any) -> Choices:
+    """Checked choices; click.BadParameter, with the flag, for what is not accepted."""
+    from ..options import BadOption, choices
+
+    try:
+        return choices(**given)
+    except BadOption as error:
+        raise click.BadParameter(error.reason, param_hint=error.flag) from None
 
 
 def painter(color: str, stream: Any) -> Callable[[str, str], str]:

@@ -22,6 +22,7 @@ from .rules import Note
 from .text.document import Document, Node, decode, entry_of, kind_of, parse
 from .text.edits import apply_edits
 from .text.errors import TextError
+from .text.scalars import Kind
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ def convert_bytes(data: bytes, name: str, choices: Choices) -> Conversion:
     return convert_text(text, name, choices)
 
 
-def convert_text(text: str, name: str, choices: Choices) -> Conversion:
-    """Convert one text. `name` is shown in the report and tells YAML from JSON."""
+def convert_text(text: str, name: str, choices: Choices, kind: Kind | None = None) -> Conversion:
+    """Convert one text. `name` is shown in the report; without `kind` it tells YAML from JSON."""
     try:
-        document = parse(text, kind_of(name, text))
+        document = parse(text, kind or kind_of(name, text))
     except TextError as error:
         return Conversion(unreadable(name, error), text, text)
     root = document.root
