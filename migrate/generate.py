@@ -10,32 +10,71 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from .dialects import describe
 from .dialects.declaration import declaration, names
 from .dialects.schemas import fsdp1_schema, fsdp2_schema
+from .rules import RULES
+from .rules.page import Example, index, page
 
 ROOT = Path(__file__).resolve().parent.parent
+GENERATED_FOLDERS = (Path("docs") / "rules", Path("docs") / "dialects")
 
 
 def generated() -> Iterator[tuple[Path, str]]:
     """Each generated file, relative to the checkout, and what it must hold."""
-    for name in names():
-        declared = declaration(name)
+    declared = [declaration(name) for name in names()]
+    for one in declared:
         makers = {"fsdp1": fsdp1_schema, "fsdp2": fsdp2_schema}
-        if declared.output == "document":
+        if one.output == "document":
             makers.pop("fsdp2")  # schemas/fsdp2.schema.json, written by hand, describes every document
         for engine, make in makers.items():
-            text = json.dumps(make(declared), indent=2, ensure_ascii=False) + "\n"
-            yield Path("schemas") / "dialects" / f"{name}.{engine}.schema.json", text
+            yield Path("schemas") / "dialects" / f"{one.name}.{engine}.schema.json", _json(make(one))
+        yield Path("docs") / "dialects" / f"{one.name}.md", describe.page(one)
+    yield Path("docs") / "dialects" / "README.md", describe.table(declared)
+    shown = {rule: _example(rule) for rule in RULES}
+    found = {rule: example for rule, example in shown.items() if example is not None}
+    yield Path("schemas") / "rule_examples.json", _json({rule: vars(example) for rule, example in found.items()})
+    for rule in RULES.values():
+        yield Path("docs") / "rules" / f"{rule.id}.md", page(rule, shown[rule.id])
+    yield Path("docs") / "rules" / "README.md", index()
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _example(rule: str) -> Example | None:
+    """The rule's fixture folder as an example; None for rules that no file's content can raise."""
+    folder = ROOT / "fixtures" / "rules" / f"{rule}-{RULES[rule].slug}"
+    if not folder.is_dir():
+        return None
+    before = next(path for path in sorted(folder.iterdir()) if path.stem == "before")
+    after = folder / f"after{before.suffix}"
+    args = folder / "args"
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"][0]
+    finding = next(one for one in report["findings"] if one["rule"] == rule)
+    return Example(
+        name=f"config{before.suffix}",
+        args=args.read_text(encoding="utf-8").strip() if args.exists() else "",
+        before=before.read_bytes().decode("utf-8", "replace"),
+        after=after.read_bytes().decode("utf-8") if after.exists() else None,
+        message=finding["message"],
+        hint=finding["hint"],
+    )
 
 
 def stale(root: Path = ROOT) -> list[Path]:
-    """Generated files that are missing or differ from what they must hold."""
-    return [
+    """Generated files that are missing, differ from what they must hold, or are there for no reason."""
+    wanted = dict(generated())
+    old = [
         path
-        for path, text in generated()
+        for path, text in wanted.items()
         if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != text
     ]
+    present = [path.relative_to(root) for folder in GENERATED_FOLDERS for path in (root / folder).glob("*")]
+    return [*old, *(path for path in present if path not in wanted)]
 
 
 def main(arguments: list[str]) -> int:
@@ -46,9 +85,13 @@ def main(arguments: list[str]) -> int:
         return 1 if old else 0
     wanted = dict(generated())
     for path in old:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(wanted[path], encoding="utf-8")
-        print(f"wrote {path}")
+        if path in wanted:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(wanted[path], encoding="utf-8")
+            print(f"wrote {path}")
+        else:
+            (ROOT / path).unlink()
+            print(f"removed {path}")
     return 0
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures" / "convert"
+RULE_FIXTURES = ROOT / "fixtures" / "rules"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Case:
         return shlex.split(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
+RULE_CASES = [Case(folder) for folder in sorted(RULE_FIXTURES.iterdir())]
 CASES = [Case(folder) for dialect in sorted(FIXTURES.iterdir()) for folder in sorted(dialect.iterdir())]
 
 

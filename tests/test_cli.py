@@ -270,3 +270,36 @@ def test_module_and_version() -> None:
 def test_deterministic(config: Path) -> None:
     first, second = invoke(str(config)), invoke(str(config))
     assert (first.stdout, first.stderr) == (second.stdout, second.stderr)
+
+
+def test_a_document_does_not_replace_its_source(tmp_path: Path) -> None:
+    path, target = tmp_path / "fsdp.yaml", tmp_path / "plan.json"
+    shutil.copyfile(case("torch/everything").before, path)
+    result = invoke("--write", str(path))
+    assert result.exit_code == 1
+    assert "FM413" in result.stderr
+    assert path.read_bytes() == case("torch/everything").before.read_bytes()
+    assert invoke("-o", str(target), str(path)).exit_code == 0
+    assert json.loads(target.read_text())["mesh"] == {"replicate": 2, "shard": 4}
+    assert invoke("--check", str(target)).exit_code == 0
+
+
+def test_to_needs_a_place(config: Path) -> None:
+    for args in (["--to", "torch"], ["--to", "torch", "--write"]):
+        result = invoke(*args, str(config))
+        assert result.exit_code == 2
+        assert "-o FILE" in result.stderr
+    assert invoke("--to", "accelerate", "-o", "-", str(config)).exit_code == 2
+
+
+def test_a_fault_of_the_tool_is_told_as_a_finding(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsdp_migrate import batch
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(batch, "convert_bytes", broken)
+    result = invoke(str(config), str(REFUSED.before))
+    assert result.exit_code == 2
+    assert result.stderr.count("FM901 internal-error") >= 2
+    assert "Traceback" not in result.stderr

@@ -3,11 +3,12 @@
 A block fenced as ``console`` holds commands (lines that start with ``$ ``) and what they print,
 standard output and standard error together. They run in a folder with the fixtures and the tour
 file; the blocks of one page share the folder, so that a page can tell a story. ``--update-fixtures``
-rewrites the outputs.
+rewrites the outputs. A block fenced as ``pycon`` is a doctest, run in the same folder.
 """
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from cases import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_PYTHON = re.compile(r"(?<=^```pycon\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -43,20 +45,49 @@ def _run(block: str, folder: Path) -> str:
     return "\n".join(out) + "\n"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_console_examples(page: Path, tmp_path: Path, update: bool) -> None:
-    text = page.read_text(encoding="utf-8")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The fixtures, and the tour's files beside them."""
     shutil.copytree(ROOT / "fixtures", tmp_path / "fixtures")
     for sample in (ROOT / "fixtures" / "tour").iterdir():
         shutil.copyfile(sample, tmp_path / sample.name)
+    return tmp_path
+
+
+_WITH_CONSOLE = [page for page in PAGES if _BLOCK.search(page.read_text(encoding="utf-8"))]
+_WITH_PYTHON = [page for page in PAGES if _PYTHON.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", _WITH_CONSOLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_console_examples(page: Path, folder: Path, update: bool) -> None:
+    text = page.read_text(encoding="utf-8")
     shown = _BLOCK.findall(text)
-    found = [_run(block, tmp_path) for block in shown]
+    found = [_run(block, folder) for block in shown]
     if update:
         fresh = iter(found)
         page.write_text(_BLOCK.sub(lambda _: next(fresh), text), encoding="utf-8")
         return
     for before, after in zip(shown, found, strict=True):
         assert before == after, f"{page.name}: run pytest tests/test_docs.py --update-fixtures"
+
+
+@pytest.mark.parametrize("page", _WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_examples(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    blocks = "\n".join(_PYTHON.findall(page.read_text(encoding="utf-8")))
+    found = doctest.DocTestParser().get_doctest(blocks, {}, page.name, str(page), 0)
+    assert found.examples
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner().run(found, out=report.append)
+    assert not failed, "".join(report)
+
+
+def test_api_page_names_every_option() -> None:
+    from fsdp_migrate.choices import options
+
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for one in options():
+        assert f"| `{one.name}` | `{one.metadata['flag']}`" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -8,9 +8,10 @@ import os
 
 import jsonschema
 import pytest
-from cases import CASES, ROOT, Case, invoke
+from cases import CASES, ROOT, RULE_CASES, Case, invoke
 
 UPDATE = "python -m pytest tests/test_fixtures.py --update-fixtures"
+ALL = [*CASES, *RULE_CASES]
 REPORT_SCHEMA = json.loads((ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
 
 
@@ -27,7 +28,7 @@ def _run(case: Case) -> tuple[dict, bytes | None]:
     return data, written.stdout_bytes
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_fixture(case: Case, update: bool) -> None:
     report, after = _run(case)
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
@@ -51,12 +52,12 @@ def _difference(expected: str, found: str, name: str) -> str:
     return "\n".join([*lines, "", f"If the new result is right: {UPDATE}"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_report_has_its_form(case: Case) -> None:
     jsonschema.validate(case.report, REPORT_SCHEMA)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.after.exists()], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [c for c in ALL if c.after.exists()], ids=lambda case: case.name)
 def test_second_run_changes_nothing(case: Case) -> None:
     # what ran the converted file is the release it was converted for, not the one that ran the old file
     args = [arg for arg in case.args if not arg.startswith("accelerate==")]

@@ -12,7 +12,11 @@ import click
 from .. import __version__
 
 _COMMANDS = {
-    "convert": ("convert", "Translate FSDP1 configs to FSDP2 (the default command)."),
+    "convert": "Translate FSDP1 configs to FSDP2 (the default command).",
+    "explain": "Print what a rule found, why it matters and what to do.",
+    "rules": "List the rules.",
+    "dialects": "List the config languages that are converted.",
+    "schema": "Print a JSON Schema.",
 }
 _GROUP_FLAGS = frozenset(("--help", "-h", "--version"))
 
@@ -26,12 +30,12 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f".{_COMMANDS[name][0]}", __package__).command
+        command: click.Command = import_module(f".{name}", __package__).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in _COMMANDS and args[0] not in _GROUP_FLAGS:

@@ -11,20 +11,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..effective import Condition, Default, Engine, Exact, Facts, NeverStarted, Window
 from ..releases import Release, release
+from ..shipped import schemas
 from .codecs import constant
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-if TYPE_CHECKING:
-    from importlib.abc import Traversable
 
 KeyPath = tuple[str, ...]
 
@@ -158,21 +155,10 @@ class Declaration:
         return self.releases[-1]
 
 
-def schemas_folder() -> Traversable:
-    """The folder with declarations and JSON Schemas, in a wheel or beside the package in a checkout."""
-    package = files(__package__.partition(".")[0])
-    inside = package / "schemas"
-    if inside.is_dir():
-        return inside
-    from pathlib import Path
-
-    return Path(str(package)).parent / "schemas"  # a checkout: schemas/ stands beside migrate/
-
-
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
     """The names of all declared dialects: the folder listing."""
-    folder = schemas_folder() / "dialects"
+    folder = schemas() / "dialects"
     return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
 
 
@@ -181,7 +167,7 @@ def declaration(name: str) -> Declaration:
     """Load a declaration. KeyError for an unknown name."""
     if name not in names():
         raise KeyError(name)
-    text = (schemas_folder() / "dialects" / f"{name}.toml").read_text(encoding="utf-8")
+    text = (schemas() / "dialects" / f"{name}.toml").read_text(encoding="utf-8")
     return _declaration(tomllib.loads(text))
 
 
