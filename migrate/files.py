@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 
 
 class FileProblem(Exception):

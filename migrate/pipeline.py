@@ -102,8 +102,9 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
     new = text
     if not any(is_error(note) for note in notes):
         try:
-            new = apply_edits(document, [edit for part in parts.values() for edit in part.edits])
-            notes += _proof(new, document, declared, parts, choices)
+            edited = apply_edits(document, [edit for part in parts.values() for edit in part.edits])
+            new = edited.source
+            notes += _proof(edited, declared, parts, choices)
         except TextError as error:
             notes.append(fault_note(error))
     failed = any(is_error(note) for note in notes)
@@ -166,9 +167,8 @@ def _document_as_it_is(document: Document, name: str, declared: Declaration, tex
     return Conversion(report, text, text, {declared.blocks[0].id: config}, document=True)
 
 
-def _proof(new: str, old: Document, declared: Declaration, parts: Mapping[str, Part], choices: Choices) -> list[Note]:
-    document = parse(new, old.kind)
-    reasons = [prove(document, declared, block, parts[block.id], choices) for block in declared.blocks]
+def _proof(edited: Document, declared: Declaration, parts: Mapping[str, Part], choices: Choices) -> list[Note]:
+    reasons = [prove(edited, declared, block, parts[block.id], choices) for block in declared.blocks]
     return [Note("FM016", args={"reason": reason}) for reason in reasons if reason]
 
 

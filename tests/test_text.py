@@ -46,7 +46,7 @@ def test_rendered_texts_are_read_back(value: str, quote: str | None) -> None:
 
 
 def _edited(text: str, *edits: Any, kind: Any = "yaml") -> str:
-    return apply_edits(parse(text, kind), edits)
+    return apply_edits(parse(text, kind), edits).source
 
 
 def test_comments_of_a_deleted_entry_stay() -> None:

@@ -108,7 +108,7 @@ def _enum(name: str, kind: type[Enum], numbers: bool, aliases: dict[str, str] | 
             return Decoded(by_number[written], canonical=False)
         if isinstance(written, str):
             text = written.strip()
-            if numbers and text.isascii() and text.isdigit() and int(text) in by_number:
+            if numbers and text.isascii() and text.isdigit() and len(text) < 9 and int(text) in by_number:
                 return Decoded(by_number[int(text)], canonical=False)
             word = text.rsplit(".", 1)[-1].upper().replace("-", "_").replace(" ", "_")
             found = by_name.get(other.get(word, word))

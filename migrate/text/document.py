@@ -70,6 +70,11 @@ class Document:
         self.root = root
         self.bom = bom
 
+    @property
+    def source(self) -> str:
+        """The whole text, byte order mark included."""
+        return ("\ufeff" if self.bom else "") + self.text
+
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in _BREAK.finditer(self.text))]

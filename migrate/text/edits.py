@@ -58,13 +58,14 @@ class Insert:
 Edit = SetValue | RenameKey | Delete | Insert
 
 
-def apply_edits(document: Document, edits: Sequence[Edit]) -> str:
-    """The new text (byte order mark included).
+def apply_edits(document: Document, edits: Sequence[Edit]) -> Document:
+    """The document with the edits made, parsed from its new text.
 
-    Raises TextError("edit") where the result would not read back as intended.
+    Raises TextError, of kind ``shared`` where an edit would reach text that belongs to several
+    places, of kind ``edit`` where the result would not read back as intended.
     """
     if not edits:
-        return ("\ufeff" if document.bom else "") + document.text
+        return document
     work = _with_final_break(document)
     intended = intended_data(work, edits)
     splices: list[Splice] = []
@@ -92,7 +93,8 @@ def apply_edits(document: Document, edits: Sequence[Edit]) -> str:
         ) from None
     if result.root is None or not same(result.value(result.root), intended):
         raise TextError("edit", "the edited text would not read back as intended")
-    return ("\ufeff" if document.bom else "") + text
+    result.bom = document.bom
+    return result
 
 
 def _with_final_break(document: Document) -> Document:
