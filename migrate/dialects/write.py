@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..config.fsdp2 import Fsdp2Config
+from ..config.origin import Origin
 from ..effective import Effective
 from ..releases import Release, holds
 from ..report.model import Outcome, OutcomeKind
@@ -14,7 +15,7 @@ from ..text.document import Document, Path
 from ..text.edits import Delete, Edit, Insert, RenameKey, SetValue
 from ..translate import departed, fields_of, left_over
 from .codecs import CODECS
-from .declaration import Declaration, Option
+from .declaration import Block, Declaration, Option
 from .keys import Key, entry_at, origin_of
 from .read import Reading, show
 
@@ -30,31 +31,6 @@ class Written:
     notes: tuple[Note, ...]
 
 
-class _Writer:
-    """Collects the edits of one block; a small machine around three lists, gone after `write`."""
-
-    def __init__(
-        self, document: Document, declared: Declaration, reading: Reading, ran: Effective, config: Fsdp2Config
-    ):
-        self.document, self.declared, self.reading = document, declared, reading
-        self.ran, self.config = ran, config
-        self.edits: list[Edit] = []
-        self.outcomes: dict[int, Outcome] = {}
-        self.notes: list[Note] = []
-        self.added: dict[Path, dict[str, Any]] = {}
-        self.values = {**fields_of(config), "version": 2, "precision": ran.values["precision"].value}
-
-    def outcome(self, key: Key, kind: OutcomeKind, to: str | None = None, rule: str | None = None) -> None:
-        self.outcomes[id(key)] = Outcome(key.origin.key, kind, to, rule, key.origin.line)
-
-    def kept(self, key: Key) -> None:
-        self.outcome(key, "kept", key.origin.key)
-
-    def delete(self, key: Key, kind: OutcomeKind, rule: str | None, to: str | None = None) -> None:
-        self.edits.append(Delete(key.path, key.nth))
-        self.outcome(key, kind, to, rule)
-
-
 def write(
     document: Document,
     declared: Declaration,
@@ -66,32 +42,23 @@ def write(
     target_named: bool,
 ) -> Written:
     """Edits that make the file say `config` to release `target` (`target_named`: somebody asked for it)."""
-    writer = _Writer(document, declared, reading, ran, config)
-    changing = reading.engine == "fsdp1"
-    cleaning = not changing and any(_is_left_over(key, reading) for key in reading.keys)
+    writer = _Writer(document, declared, reading, ran, config, target, target_named)
     for option in reading.block.options:
         keys = list(reading.keys_of(option.id))
-        if not keys and (_field_stated_elsewhere(option, reading)):
+        if not keys and option.id in reading.stated:  # written under a name that no release reads
             keys = list(reading.keys_meaning(option.id))
         if option.write == "leave":
             for key in keys:
-                writer.kept(key)
+                writer.outcome(key, "kept", key.origin.key)
         elif option.write == "delete":
-            _gone(writer, option, keys, changing)
+            writer.without_fsdp2_option(option, keys)
         elif option.write.startswith("into:"):
-            _merged_into(writer, option, keys, option.write.removeprefix("into:"), changing)
+            writer.moved(option, keys, option.write.removeprefix("into:"))
+        elif keys:
+            writer.present(option, keys)
         else:
-            _written(writer, option, keys, target, changing, cleaning)
-            if changing:
-                _needs_release(writer, option, keys, target, target_named)
-    for key in reading.keys:
-        if id(key) not in writer.outcomes:
-            writer.outcome(
-                key, "needs-review" if key.meant else "unknown", key.origin.key, "FM026" if key.meant else "FM017"
-            )
-    _add(writer)
-    outcomes = tuple(writer.outcomes[id(key)] for key in reading.keys)
-    return Written(tuple(writer.edits), outcomes, tuple(writer.notes))
+            writer.absent(option)
+    return writer.done()
 
 
 def write_ddp(reading: Reading) -> Written:
@@ -99,10 +66,9 @@ def write_ddp(reading: Reading) -> Written:
     block = reading.block
     edits: list[Edit] = [SetValue((name,), value) for name, value in block.ddp_set.items()]
     edits += [Delete((name,)) for name in block.ddp_delete]
-    inside = {block.at}
     outcomes = []
     for key in reading.keys:
-        gone = key.path[: len(block.at)] in inside
+        gone = key.path[: len(block.at)] == block.at
         strategy = key.option is not None and key.option.field == "sharding_strategy"
         kind: OutcomeKind = "converted" if strategy else "dropped" if gone else "kept"
         to = next(iter(block.ddp_set)) if strategy else None if gone else key.origin.key
@@ -110,174 +76,196 @@ def write_ddp(reading: Reading) -> Written:
     return Written(tuple(edits), tuple(outcomes), ())
 
 
-def _is_left_over(key: Key, reading: Reading) -> bool:
-    return key.option is not None and (key.option.write == "delete" or key.option.write.startswith("into:"))
+@dataclass
+class _Writer:
+    """One block being written; gone when `done`.
 
+    changing: the engine changes, so that defaults are written out and words made canonical;
+    cleaning: an FSDP2 block with left-over FSDP1 keys; values: what each neutral field shall be.
+    """
 
-def _field_stated_elsewhere(option: Option, reading: Reading) -> bool:
-    return option.id in reading.stated and not reading.keys_of(option.id)
+    document: Document
+    declared: Declaration
+    reading: Reading
+    ran: Effective
+    config: Fsdp2Config
+    target: Release
+    target_named: bool
+    edits: list[Edit] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    added: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        block = self.block
+        self.changing = self.reading.engine == "fsdp1"
+        self.cleaning = not self.changing and any(map(_of_fsdp1_only, self.reading.keys))
+        self.values = {name: value.value for name, value in self.ran.values.items()} | fields_of(self.config)
+        if block.engine_option:
+            word = next(word for word, engine in block.engines.items() if engine == "fsdp2")
+            self.values[block.option(block.engine_option).field] = word
 
-# options that FSDP2 does not have
+    @property
+    def block(self) -> Block:
+        return self.reading.block
 
+    def outcome(self, key: Key, kind: OutcomeKind, to: str | None = None, rule: str | None = None) -> None:
+        self.outcomes[id(key)] = Outcome(key.origin.key, kind, to, rule, key.origin.line)
 
-def _gone(writer: _Writer, option: Option, keys: list[Key], changing: bool) -> None:
-    stated = writer.reading.stated.get(option.id)
-    for key in keys:
-        if stated is None or stated.value is None:
-            rule = None if stated is None or stated.understood else "FM019"
-            writer.delete(key, "dropped", rule)
-        elif changing:
-            kind, rule = departed(option.field, stated.value, writer.config, _NOTHING_HELD)
-            writer.delete(key, kind, rule)
-            if rule:
-                writer.notes.append(Note(rule, key.origin, {"value": show(stated.value)}))
-        else:
-            _left_over(writer, option, key, stated.value)
+    def delete(self, key: Key, kind: OutcomeKind, rule: str | None = None, to: str | None = None) -> None:
+        self.edits.append(Delete(key.path, key.nth))
+        self.outcome(key, kind, to, rule)
 
-
-def _left_over(writer: _Writer, option: Option, key: Key, value: Any) -> None:
-    nodes = writer.ran.values["num_nodes"].value or 1
-    verdict = left_over(option.field, value, writer.config, nodes=nodes)
-    rule = "FM501" if verdict.agrees else "FM502"
-    writer.delete(key, "dropped", rule)
-    args = {"stated": show(value), "ran": verdict.ran, "remedy": verdict.remedy}
-    writer.notes.append(Note(rule, key.origin, args))
-
-
-def _merged_into(writer: _Writer, option: Option, keys: list[Key], other: str, changing: bool) -> None:
-    """An option whose meaning moves into another key: renamed where that key is not there yet."""
-    reading = writer.reading
-    target = reading.block.option(other)
-    there = reading.keys_of(other)
-    stated = reading.stated.get(option.id)
-    to = ".".join((*reading.block.at, *target.spellings[0].path))
-    for index, key in enumerate(keys):
-        if not changing:
-            if stated is None or stated.value is None:
-                writer.delete(key, "dropped", "FM501" if stated is None or stated.understood else "FM019")
+    def done(self) -> Written:
+        """Unknown keys get their outcome, new entries their place."""
+        for key in self.reading.keys:
+            if id(key) not in self.outcomes and key.meant:
+                self.outcome(key, "needs-review", key.origin.key, "FM026")
+            elif id(key) not in self.outcomes:
+                self.outcome(key, "unknown", key.origin.key, "FM017")
+        for parent, entries in self.added.items():
+            node = self.document.find(parent)
+            if node is not None and node.shape == "mapping" and node.entries:
+                self.edits += [Insert(parent, name, value) for name, value in entries.items()]
+            elif node is not None:
+                self.edits.append(SetValue(parent, entries))
             else:
-                _left_over(writer, option, key, stated.value)
-        elif there or index < len(keys) - 1:
-            writer.delete(key, "converted", None, to)
-        else:
-            writer.edits.append(RenameKey(key.path, target.spellings[0].path[-1]))
-            writer.edits.append(SetValue(key.path, CODECS[target.codec].encode(writer.values[target.field])))
-            writer.outcome(key, "converted", to)
+                self.edits.append(Insert(parent[:-1], str(parent[-1]), entries))
+        outcomes = tuple(self.outcomes[id(key)] for key in self.reading.keys)
+        return Written(tuple(self.edits), outcomes, tuple(self.notes))
 
+    # options that FSDP2 does not have
 
-# options that FSDP2 has
+    def without_fsdp2_option(self, option: Option, keys: list[Key]) -> None:
+        stated = self.reading.stated.get(option.id)
+        for key in keys:
+            if stated is None or stated.value is None:
+                self.delete(key, "dropped", None if stated is None or stated.understood else "FM019")
+            elif self.changing:
+                kind, rule = departed(option.field, stated.value, self.config, _NOTHING_HELD)
+                self.delete(key, kind, rule)
+                if rule:
+                    self.notes.append(Note(rule, key.origin, {"value": show(stated.value)}))
+            else:
+                self.left_over(option, key, stated.value)
 
+    def left_over(self, option: Option, key: Key, value: Any) -> None:
+        nodes = self.values.get("num_nodes") or 1
+        verdict = left_over(option.field, value, self.config, nodes=nodes)
+        rule = "FM501" if verdict.agrees else "FM502"
+        self.delete(key, "dropped", rule)
+        args = {"stated": show(value), "ran": verdict.ran, "remedy": verdict.remedy}
+        self.notes.append(Note(rule, key.origin, args))
 
-def _written(writer: _Writer, option: Option, keys: list[Key], target: Release, changing: bool, cleaning: bool) -> None:
-    desired = writer.values.get(option.field)
-    if keys:
-        for twin in keys[:-1]:
-            writer.delete(twin, "converted", "FM013", _home(writer, option))
-        _present(writer, option, keys[-1], desired, changing)
-        return
-    moved_here = [
-        o for o in writer.reading.block.options if o.write == f"into:{option.id}" and writer.reading.keys_of(o.id)
-    ]
-    if desired is None or (moved_here and changing):
-        return
-    source = writer.ran.values.get(option.field)
-    if option.write == "stated" and source is not None and source.written:
-        return  # another key says it
-    default = option.facts.default(target, "fsdp2")
-    if not (desired != default or (option.write == "always" and changing) or (cleaning and moved_here)):
-        return
-    spelling = option.spellings[0]
-    parent = spelling.path[:-1] if spelling.outside else (*writer.reading.block.at, *spelling.path[:-1])
-    written = CODECS[option.codec].encode(desired)
-    writer.added.setdefault(parent, {})[spelling.path[-1]] = written
-    by_default = source is not None and not source.written and source.value == desired
-    rule = option.added_rule or "FM202"
-    if by_default and (desired != default or option.added_rule == "FM310"):
-        at = writer.reading.keys[0].origin if writer.reading.keys else None
-        args = {"value": show(written), "key": spelling.path[-1]}
-        anchor = _block_origin(writer) or at
-        writer.notes.append(Note(rule, anchor, args) if anchor else Note(rule, args=args))
+    def moved(self, option: Option, keys: list[Key], other: str) -> None:
+        """An option whose meaning moves into another key: renamed where that key is not there yet."""
+        target = self.block.option(other)
+        stated = self.reading.stated.get(option.id)
+        for key in keys:
+            if not self.changing and stated is not None and stated.value is not None:
+                self.left_over(option, key, stated.value)
+            elif not self.changing:
+                self.delete(key, "dropped", "FM501" if stated is None or stated.understood else "FM019")
+            elif self.reading.keys_of(other) or key is not keys[-1]:
+                self.delete(key, "converted", None, self.home(target))
+            else:
+                self.edits.append(RenameKey(key.path, target.spellings[0].path[-1]))
+                self.edits.append(SetValue(key.path, CODECS[target.codec].encode(self.values[target.field])))
+                self.outcome(key, "converted", self.home(target))
 
+    # options that FSDP2 has
 
-def _block_origin(writer: _Writer) -> Any:
-    entry = entry_at(writer.document, writer.reading.block.at)
-    return origin_of(writer.document, writer.reading.block.at, entry) if entry else None
+    def present(self, option: Option, keys: list[Key]) -> None:
+        """Keys that are there: one stays, with the canonical name and word where the engine changes."""
+        *twins, key = keys
+        for twin in twins:
+            self.delete(twin, "converted", "FM013", self.home(option))
+        self.check_release(option, keys)
+        stated, desired = self.reading.stated[option.id], self.values.get(option.field)
+        if desired is None and any(one.stated is stated for one in self.ran.unread):
+            self.delete(key, "dropped", "FM024")  # it did not run, and would under the target release
+            return
+        if option.id in self.reading.templates or desired is None:
+            self.outcome(key, "kept", key.origin.key)
+            return
+        how = self.reading.decoded.get(option.id)
+        respell = how.rule if how is not None else None
+        same = stated.value == desired and not (option.means and option.means.engine == self.reading.engine)
+        # a clean FSDP2 file keeps its spellings unless they do not work
+        revalue = not same or (not stated.canonical and (self.changing or respell is not None))
+        rename = self.changing and key.name != option.spellings[0].path[-1]
+        if rename:
+            self.edits.append(RenameKey(key.path, option.spellings[0].path[-1]))
+        if revalue:
+            encoded = CODECS[option.codec].encode(desired)
+            self.edits.append(SetValue(key.path, encoded))
+            if same and respell:
+                args = {"value": f"`{show(stated.written)}`", "written": show(encoded)}
+                self.notes.append(Note(respell, key.origin, args))
+        kind: OutcomeKind = "converted" if revalue else "renamed" if rename else "kept"
+        self.outcome(key, kind, self.home(option) if rename else key.origin.key, respell if revalue and same else None)
 
-
-def _home(writer: _Writer, option: Option) -> str:
-    spelling = option.spellings[0]
-    return ".".join(spelling.path if spelling.outside else (*writer.reading.block.at, *spelling.path))
-
-
-def _present(writer: _Writer, option: Option, key: Key, desired: Any, changing: bool) -> None:
-    reading = writer.reading
-    stated = reading.stated[option.id]
-    if desired is None and any(one.stated is stated for one in writer.ran.unread):
-        writer.delete(key, "dropped", "FM024")  # it did not run, and would under the target release
-        return
-    if option.id in reading.templates or desired is None:
-        writer.kept(key)
-        return
-    how = reading.decoded.get(option.id)
-    same = stated.value == desired and not (option.means and option.means.engine == reading.engine)
-    # a clean FSDP2 file keeps its spellings; a converted one gets the canonical word
-    revalue = not same or (not stated.canonical and (changing or (how is not None and how.rule is not None)))
-    spelling = option.spellings[0]
-    rename = changing and key.name != spelling.path[-1]
-    if rename:
-        writer.edits.append(RenameKey(key.path, spelling.path[-1]))
-    if revalue:
+    def absent(self, option: Option) -> None:
+        """A key that is not there: added where the target's default would say otherwise."""
+        self.check_release(option, [])
+        desired = self.values.get(option.field)
+        comes_here = any(o.write == f"into:{option.id}" and self.reading.keys_of(o.id) for o in self.block.options)
+        source = self.ran.values.get(option.field)
+        said_elsewhere = option.write == "stated" and source is not None and source.written
+        if desired is None or (comes_here and self.changing) or said_elsewhere:
+            return
+        differs = desired != option.facts.default(self.target, "fsdp2")
+        if not (differs or (option.write == "always" and self.changing) or (self.cleaning and comes_here)):
+            return
+        parent, name = self.parent(option), option.spellings[0].path[-1]
         encoded = CODECS[option.codec].encode(desired)
-        writer.edits.append(SetValue(key.path, encoded))
-        if same and how is not None and how.rule:
-            args = {"value": f"`{show(stated.written)}`", "written": show(encoded)}
-            writer.notes.append(Note(how.rule, key.origin, args))
-    to = _home(writer, option) if rename else key.origin.key
-    rule = how.rule if how is not None and revalue and same else None
-    writer.outcome(key, "converted" if revalue else "renamed" if rename else "kept", to, rule)
+        self.added.setdefault(parent, {})[name] = encoded
+        by_default = source is not None and not source.written and source.value == desired
+        if by_default and (differs or option.added_rule):
+            args = {"value": show(encoded), "key": name}
+            self.notes.append(Note(option.added_rule or "FM202", self.block_origin(), args))
+
+    def check_release(self, option: Option, keys: list[Key]) -> None:
+        """Whether the target release takes what is written."""
+        desired = self.values.get(option.field)
+        if not self.changing or desired is None or desired == option.facts.default(self.target, "fsdp2"):
+            return
+        since = option.since
+        for value, spec in option.value_since:
+            if value == desired and not holds(spec, self.target):
+                since = next(one for one in self.declared.releases if holds(spec, one))
+        if option.id == self.block.engine_option and self.target < self.declared.fsdp2_since:
+            since = self.declared.fsdp2_since
+        if since is None:
+            return
+        args = {"key": option.spellings[0].path[-1], "since": since, "release": self.target}
+        if self.target < since:
+            strategy = self.ran.values["sharding_strategy"].origin
+            at = keys[-1].origin if keys else strategy if strategy.source == "file" else self.block_origin()
+            self.notes.append(Note("FM404", at, args))
+        elif not self.target_named and since > self.declared.current and not self.needed_before(option, keys, since):
+            self.notes.append(Note("FM312", args=args))
+
+    def needed_before(self, option: Option, keys: list[Key], since: Release) -> bool:
+        """Whether the file needed that release already: it holds the key, and no older one reads it."""
+        older = [release for release in self.declared.releases if release < since]
+        return bool(keys) and not any(w.covers(release, "fsdp1") for w in option.facts.read for release in older)
+
+    # places
+
+    def parent(self, option: Option) -> Path:
+        spelling = option.spellings[0]
+        return spelling.path[:-1] if spelling.outside else (*self.block.at, *spelling.path[:-1])
+
+    def home(self, option: Option) -> str:
+        return ".".join(map(str, (*self.parent(option), option.spellings[0].path[-1])))
+
+    def block_origin(self) -> Origin:
+        entry = entry_at(self.document, self.block.at)
+        if entry is not None:
+            return origin_of(self.document, self.block.at, entry)
+        return self.reading.keys[0].origin if self.reading.keys else NOWHERE
 
 
-def _needs_release(writer: _Writer, option: Option, keys: list[Key], target: Release, named: bool) -> None:
-    """Whether the target release takes what is written."""
-    desired = writer.values.get(option.field)
-    if desired is None or desired == option.facts.default(target, "fsdp2"):
-        return
-    since = option.since
-    for value, spec in option.value_since:
-        if value == desired and not holds(spec, target):
-            since = next(one for one in writer.declared.releases if holds(spec, one))
-    if option.id == writer.reading.block.engine_option and target < writer.declared.fsdp2_since:
-        since = writer.declared.fsdp2_since
-    if since is None:
-        return
-    origin = keys[-1].origin if keys else _strategy_origin(writer)
-    args = {"key": option.spellings[0].path[-1], "since": since, "release": target}
-    if target < since:
-        writer.notes.append(Note("FM404", origin, args))
-    elif not named and since > writer.declared.current and not (keys and _needed_before(writer, option, since)):
-        writer.notes.append(Note("FM312", args=args))
-
-
-def _needed_before(writer: _Writer, option: Option, since: Release) -> bool:
-    """Whether the file needed that release already: no older one reads the key."""
-    older = [release for release in writer.declared.releases if release < since]
-    return not any(window.covers(release, "fsdp1") for window in option.facts.read for release in older)
-
-
-def _strategy_origin(writer: _Writer) -> Any:
-    source = writer.ran.values.get("sharding_strategy")
-    if source is not None and source.origin.source == "file":
-        return source.origin
-    return _block_origin(writer) or NOWHERE
-
-
-def _add(writer: _Writer) -> None:
-    for parent, entries in writer.added.items():
-        node = writer.document.find(parent)
-        if node is not None and node.shape == "mapping" and node.entries:
-            writer.edits += [Insert(parent, name, value) for name, value in entries.items()]
-        elif node is not None:
-            writer.edits.append(SetValue(parent, entries))
-        else:
-            writer.edits.append(Insert(parent[:-1], str(parent[-1]), entries))
+def _of_fsdp1_only(key: Key) -> bool:
+    return key.option is not None and (key.option.write == "delete" or key.option.write.startswith("into:"))
