@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ def _one(name: str, path: Path | None, data: bytes | None, choices: Choices) -> 
     try:
         return Item(name, path, content, convert_bytes(content, name, choices))
     except Exception as error:  # a fault of this tool must not stop the batch, nor show a traceback
+        if os.environ.get("FSDP_MIGRATE_DEBUG"):
+            raise
         reason = f"{type(error).__name__}: {error}"
         return Item(name, path, content, Conversion(_problem(name, "FM901", reason)))
 

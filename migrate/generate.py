@@ -53,8 +53,13 @@ def _example(rule: str) -> Example | None:
     before = next(path for path in sorted(folder.iterdir()) if path.stem == "before")
     after = folder / f"after{before.suffix}"
     args = folder / "args"
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"][0]
-    finding = next(one for one in report["findings"] if one["rule"] == rule)
+    report_file = folder / "report.json"
+    if not report_file.is_file():
+        sys.exit(f"{rule}: {report_file} is missing; run: pytest tests/test_fixtures.py --update-fixtures -k {rule}")
+    report = json.loads(report_file.read_text(encoding="utf-8"))["files"][0]
+    finding = next((one for one in report["findings"] if one["rule"] == rule), None)
+    if finding is None:
+        sys.exit(f"{rule}: its fixture {folder.relative_to(ROOT)} does not raise it; see report.json there")
     return Example(
         name=f"config{before.suffix}",
         args=args.read_text(encoding="utf-8").strip() if args.exists() else "",

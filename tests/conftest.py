@@ -12,3 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-fixtures"))
+
+
+@pytest.fixture(autouse=True)
+def _faults_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the tool ends the test with its traceback, instead of becoming a finding."""
+    monkeypatch.setenv("FSDP_MIGRATE_DEBUG", "1")

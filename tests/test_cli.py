@@ -298,6 +298,7 @@ def test_a_fault_of_the_tool_is_told_as_a_finding(config: Path, monkeypatch: pyt
     def broken(*args: object) -> None:
         raise RuntimeError("boom")
 
+    monkeypatch.delenv("FSDP_MIGRATE_DEBUG")
     monkeypatch.setattr(batch, "convert_bytes", broken)
     result = invoke(str(config), str(REFUSED.before))
     assert result.exit_code == 2

@@ -24,11 +24,12 @@ class Note:
     def finding(self, context: Mapping[str, object], snippet: str = "", width: int = 1) -> Finding:
         """The finding this note becomes once its dialect (`context`) and its line of text are known.
 
-        Messages call a key by its own name; the dotted path is the finding's `key`.
+        Messages call a key by its own name, or a default by the release it is of; the dotted path of a
+        written key is the finding's `key`.
         """
-        rule = RULES[self.rule]
-        written = self.at.source == "file"
-        args = {**context, "key": self.at.key.rpartition(".")[2], **self.args}
+        rule, written = RULES[self.rule], self.at.source == "file"
+        key = self.at.key.rpartition(".")[2] if written else str(self.at)
+        args = {**context, "key": key, **self.args}
         return Finding(
             rule=rule.id,
             slug=rule.slug,

@@ -770,7 +770,7 @@ _ROWS = (
         "internal-error",
         "error",
         "the tool failed on this file ({reason}); nothing was written",
-        "please report it with the file's FSDP block",
+        "report it with the file's FSDP block; FSDP_MIGRATE_DEBUG=1 shows the traceback",
         "A fault of the tool is told as a finding, so that the other files of a batch are still converted.",
         "",
     ),
