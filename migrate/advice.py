@@ -31,8 +31,11 @@ def resume_advice(ran: Effective) -> tuple[str, ...]:
     )
 
 
-def code_advice(ran: Effective) -> tuple[str, ...]:
-    """Calls of a training script that change with the engine, as far as the file gives cause."""
+def code_advice(ran: Effective, *, into_document: bool) -> tuple[str, ...]:
+    """Calls of a training script that change with the engine, as far as the file gives cause.
+
+    `into_document`: the result is for the runtime applier, which keeps the RNG state.
+    """
     source = Fsdp1Config.of(ran.values)
     lines: list[str] = []
     if source.use_orig_params.value:
@@ -62,7 +65,7 @@ def code_advice(ran: Effective) -> tuple[str, ...]:
         )
     if source.param_dtype.value == "float16":
         lines.append("Loss scaling: `ShardedGradScaler` becomes `torch.amp.GradScaler` (accelerate does it by itself).")
-    if source.activation_checkpointing.value:
+    if source.activation_checkpointing.value and not into_document:
         lines.append(
             "Dropout: accelerate 1.8 to 1.15 checkpoints without keeping the RNG state under FSDP2, so dropout draws "
             "another mask in the recomputation and gradients are wrong. Set dropout to 0 or checkpoint in the model."

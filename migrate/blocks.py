@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .choices import Choices
 from .config.fsdp2 import Fsdp2Config
+from .config.words import WrapPolicy
 from .dialects.declaration import Block, Declaration
 from .dialects.document import into_document
 from .dialects.keys import entry_at, located, origin_of
@@ -47,12 +48,20 @@ def convert_block(
     block = located(document, block)
     came_from = choices.came_from.get(declared.package, declared.newest)
     runs_on = choices.runs_on.get(declared.package, declared.newest)
-    reading = read(document, block, came_from, trust_stated=choices.trust_stated, strict=choices.strict)
+    reading = read(
+        document,
+        block,
+        came_from,
+        trust_stated=choices.trust_stated,
+        strict=choices.strict,
+        into_document=target.output == "document",
+    )
     keys = _count_keys(document, block)
     idle = _why_inactive(document, block)
     if idle is not None:
         kept = tuple(Outcome(key.origin.key, "kept", key.origin.key, line=key.origin.line) for key in reading.keys)
-        return Part(keys=keys, outcomes=kept, notes=idle, inert=True)
+        twice = [note for note in reading.notes if note.rule == "FM012"]  # the switch itself, perhaps
+        return Part(keys=keys, outcomes=kept, notes=(*idle, *twice), inert=True)
     if reading.broken is not None:
         at = reading.broken.at
         outcome = Outcome(at.key, "unsupported", at.key, reading.broken.rule, at.line)
@@ -68,12 +77,19 @@ def convert_block(
     if translation.ddp and target.output == "document":
         notes.append(Note("FM412", ran.values["sharding_strategy"].origin))
     elif translation.ddp:
-        written = write_ddp(reading)
-        return Part(written.edits, keys, written.outcomes, tuple(notes), translation.config, ran, ddp=True)
-    config, limited = within(target.limits, translation.config, ran, choices)
+        written = write_ddp(document, reading, came_from)
+        # the block goes as a whole: nothing in it stays for FM017 or FM026 to speak of
+        notes = [note for note in notes if note.rule not in ("FM017", "FM026")]
+        return Part(written.edits, keys, written.outcomes, (*notes, *written.notes), translation.config, ran, ddp=True)
+    config, past = within(declared.history, translation.config, ran, choices)
+    notes += past
+    policy = config.wrap.policy
+    config, limited = within(target.limits, config, ran, choices)
+    if config.wrap.policy != policy:
+        notes += reading.silenced  # what was not read so far comes to life with the policy
+    notes += _not_read_beside(reading, ran, config)
     if target.output == "document":
-        nodes = ran.values["num_nodes"].value if "num_nodes" in ran.values else None
-        written = into_document(reading, config, nodes=nodes or 1)
+        written = into_document(reading, ran, config)
         return Part((), keys, written.outcomes, (*notes, *limited, *written.notes), config, ran)
     named = declared.package in choices.runs_on
     written = write(document, declared, reading, ran, config, runs_on, target_named=named)
@@ -114,7 +130,7 @@ def _why_inactive(document: Document, block: Block) -> tuple[Note, ...] | None:
     if entry is None or not (entry.value.entries or entry.value.items):
         return ()
     if switch.value.text.upper() == block.active_value:
-        accepted = f"{block.active_value}, in this case of letters"
+        accepted = f"{block.active_value}, in capitals"
         args = {"value": f"`{switch.value.text}`", "accepted": accepted, "nearest": ""}
         return (Note("FM018", origin_of(document, (block.active_key,), switch), args),)
     reason = f"`{block.active_key}` is `{show(document.value(switch.value))}`"
@@ -166,13 +182,43 @@ def _unread(reading: Reading, ran: Effective, *, trust_stated: bool) -> Iterable
         keys = reading.keys_of(option.id)
         if not keys and trust_stated:  # a key that no release reads, taken for what it means
             keys = reading.keys_meaning(option.id)
+        if option.write.startswith("into:") and trust_stated:
+            target = reading.block.option(option.write.removeprefix("into:"))
+            if one.ran is None and ran.values[option.field].origin == one.stated.origin:
+                default = show(target.facts.default(reading.at, reading.engine))
+                args = {"stated": show(one.stated.written), "reason": one.reason}
+                args["ran"] = f"{target.spellings[0].path[-1]} {default}"
+                yield Note("FM025", one.stated.origin, args)
+            continue
         left_out = option.write in ("delete", "leave") or option.write.startswith("into:")
         if one.ran == one.stated.value or left_out or not keys or option.id == reading.block.engine_option:
             continue
+        field = option.means.field if option.means and option.means.engine == ran.engine else option.field
+        taken = trust_stated and ran.values[field].origin == one.stated.origin
         reason = option.means.reason if option.means and option.means.engine == ran.engine else one.reason
         ran_word = "nothing" if one.ran is None else show(one.ran)
         args = {"stated": show(one.stated.written), "ran": ran_word, "reason": reason}
-        yield Note("FM025" if trust_stated else "FM024", one.stated.origin, args)
+        remedy = "to get the written value instead, convert with --trust-stated"
+        if ran.values[field].written and not taken:
+            remedy = f"remove the key, or {ran.values[field].origin.key}, which says the same and is read"
+        yield Note("FM025" if taken else "FM024", one.stated.origin, {**args, "remedy": remedy})
+
+
+def _not_read_beside(reading: Reading, ran: Effective, config: Fsdp2Config) -> Iterable[Note]:
+    """Stated options that the owner does not read beside the wrap policy of the file."""
+    for option in reading.block.options:
+        stated = reading.stated.get(option.id)
+        if option.only_if is None or stated is None or stated.value is None:
+            continue
+        other, value = option.only_if
+        policy = ran.values[reading.block.option(other).field]
+        if other in reading.stated and not reading.stated[other].understood:
+            continue
+        if policy.value == value or fields_of(config)[option.field] is not None:
+            continue
+        grave = policy.value is WrapPolicy.NO_WRAP and option.field == "wrap_classes"
+        args = {"policy": show(value), "ran": show(policy.value)}
+        yield Note("FM325", stated.origin, args, "warning" if grave else None)
 
 
 def _never_started(reading: Reading, at: Release, declared: Declaration) -> Iterable[Note]:

@@ -212,5 +212,7 @@ _TESTS = {
     "falsy": lambda one: one is not None and not one.written,
     "truthy-or-absent": lambda one: one is None or bool(one.written),
     "true": lambda one: one is not None and one.value is True,
+    "absent": lambda one: one is None,
+    "stated": lambda one: one is not None and one.value is not None,
     "not-understood": lambda one: one is not None and not one.understood,
 }

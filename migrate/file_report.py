@@ -1,11 +1,13 @@
-"""From notes to the report of one file: lines of text are attached, and pointless findings left out."""
+"""From notes to the report of one file: lines and advice are attached, pointless findings left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from .advice import code_advice, resume_advice
 from .config.origin import Origin
 from .dialects.declaration import Declaration
+from .effective import Effective
 from .report.model import FileReport, Finding, Outcome, Status, in_order
 from .rules import Note
 from .text.document import Document
@@ -23,6 +25,8 @@ FAULT_RULES: Mapping[TextFault, str] = {
     "shared": "FM014",
     "edit": "FM016",
 }
+# rules that say that the job never started: there is no checkpoint to speak of
+_NEVER_RAN = frozenset(("FM023", "FM206", "FM313", "FM319", "FM322"))
 _NO_DIALECT: Mapping[str, object] = {"dialect": "", "package": ""}
 
 
@@ -51,10 +55,14 @@ def file_report(
     outcomes: Iterable[Outcome] = (),
     *,
     keys: int = 0,
-    resume: tuple[str, ...] = (),
-    code: tuple[str, ...] = (),
+    ran: Effective | None = None,
+    ddp: bool = False,
+    into_document: bool = False,
 ) -> FileReport:
     """Notes become findings with their line; outcomes are put in the order of the file."""
+    notes = list(notes)
+    advise = ran is not None and ran.engine == "fsdp1" and status != "refused" and not ddp
+    started = not any(note.rule in _NEVER_RAN for note in notes)
     context = {"dialect": declared.title, "package": declared.package} if declared else _NO_DIALECT
     findings: list[Finding] = []
     for note in notes:
@@ -70,8 +78,9 @@ def file_report(
         outcomes=tuple(sorted(outcomes, key=lambda one: one.line)),
         findings=in_order(_telling(list(dict.fromkeys(findings)))),
         keys=keys,
-        resume=resume,
-        code=code,
+        resume=resume_advice(ran) if ran and advise and started else (),
+        code=code_advice(ran, into_document=into_document) if ran and advise else (),
+        ran=ran.engine if ran else "",
     )
 
 

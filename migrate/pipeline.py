@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .advice import code_advice, resume_advice
 from .blocks import Part, convert_block, prove
 from .choices import Choices
 from .config.fsdp2 import BadFsdp2Config, Fsdp2Config
@@ -98,7 +97,8 @@ def _owner(root: Node, choices: Choices) -> Declaration | list[Note]:
 
 def _convert(document: Document, name: str, declared: Declaration, choices: Choices, text: str) -> Conversion:
     parts = {block.id: convert_block(document, declared, block, choices, declared) for block in declared.blocks}
-    notes = [*_owner_notes(document, declared), *(note for part in parts.values() for note in part.notes)]
+    settled = {key for block in declared.blocks if parts[block.id].ddp for key in block.ddp_set}
+    notes = [*_owner_notes(document, declared, settled), *(note for part in parts.values() for note in part.notes)]
     new = text
     if not any(is_error(note) for note in notes):
         try:
@@ -110,8 +110,6 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
     failed = any(is_error(note) for note in notes)
     if failed:
         new = text
-    ran = next((part.ran for part in parts.values() if part.ran and not part.ddp), None)
-    advise = ran is not None and ran.engine == "fsdp1" and not failed
     report = file_report(
         document,
         name,
@@ -120,8 +118,8 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
         notes,
         (outcome for part in parts.values() for outcome in part.outcomes),
         keys=sum(part.keys for part in parts.values()),
-        resume=resume_advice(ran) if ran and advise else (),
-        code=code_advice(ran) if ran and advise else (),
+        ran=next((part.ran for part in parts.values() if part.ran), None),
+        ddp=any(part.ddp for part in parts.values()),
     )
     configs = {key: part.config for key, part in parts.items() if part.config is not None}
     return Conversion(report, text, new, configs)
@@ -138,8 +136,6 @@ def _to_document(
         switch = ", ".join(block.active_key or "the keys" for block in declared.blocks)
         notes.append(Note("FM415", args={"switch": switch}))
     failed = any(is_error(note) for note in notes)
-    ran = next((part.ran for part in parts.values() if part.ran), None)
-    advise = ran is not None and ran.engine == "fsdp1" and not failed
     report = file_report(
         document,
         name,
@@ -148,8 +144,8 @@ def _to_document(
         notes,
         (outcome for part in parts.values() for outcome in part.outcomes),
         keys=sum(part.keys for part in parts.values()),
-        resume=resume_advice(ran) if ran and advise else (),
-        code=code_advice(ran) if ran and advise else (),
+        ran=next((part.ran for part in parts.values() if part.ran), None),
+        into_document=True,
     )
     new = text if failed else document_text(next(iter(configs.values())), document.kind)
     return Conversion(report, text, new, configs, document=True)
@@ -183,8 +179,8 @@ def _status(parts: Mapping[str, Part], *, failed: bool, changed: bool) -> Status
     return "already-fsdp2" if all(part.ran and part.ran.engine == "fsdp2" for part in active) else "unchanged"
 
 
-def _owner_notes(document: Document, declared: Declaration) -> list[Note]:
-    """What the owner's own loader would say of the file as a whole."""
+def _owner_notes(document: Document, declared: Declaration, settled: set[str]) -> list[Note]:
+    """What the owner's own loader would say of the file as a whole; `settled` keys are added anyway."""
     assert document.root is not None
     notes: list[Note] = []
     for key, value, reason in declared.refused:
@@ -196,6 +192,6 @@ def _owner_notes(document: Document, declared: Declaration) -> list[Note]:
         origin = origin_of(document, (entry.name,), entry)
         notes.append(Note("FM021", origin, {"reason": f"`{entry.name}` is no top-level key it knows"}))
     for key in declared.required:
-        if entry_of(document.root, key) is None:
+        if entry_of(document.root, key) is None and key not in settled:
             notes.append(Note("FM021", args={"reason": f"`{key}` is missing"}))
     return notes

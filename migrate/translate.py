@@ -23,6 +23,22 @@ HELD_BY_DOCUMENT = frozenset(("forward_prefetch", "backward_prefetch", "sync_mod
 """FSDP1 fields that have no argument in FSDP2 and a place in `Fsdp2Config`, for the runtime to act on."""
 
 
+SHARDING_ONLY = frozenset(
+    (
+        "auto_wrap_policy",
+        "wrap_classes",
+        "min_num_params",
+        "backward_prefetch",
+        "forward_prefetch",
+        "limit_all_gathers",
+        "use_orig_params",
+        "sync_module_states",
+        "cpu_ram_efficient_loading",
+    )
+)
+"""Fields that say how to shard or to load shards: without sharding they mean nothing."""
+
+
 @dataclass(frozen=True)
 class Translation:
     """`ddp` means that the answer is not FSDP2 but the framework's DDP form (``--no-shard ddp``)."""
@@ -48,9 +64,10 @@ def translate(ran: Effective, choices: Choices) -> Translation:
     else:
         reshard = ran.values["reshard_after_forward"]
         strategy = ran.values.get("sharding_strategy", strategy_default)
+        mesh = _stated_mesh(source) or Mesh()
         if strategy.written and not reshard.written:  # only where the written word is trusted
             reshard = Sourced(strategy.value.reshards, strategy.origin)
-        mesh = _stated_mesh(source) or Mesh()
+            mesh, ddp, reshard = _mesh(source, choices, reshard, notes)
     config = Fsdp2Config(
         mesh=mesh,
         reshard_after_forward=reshard.value,
@@ -127,6 +144,10 @@ def _hybrid(source: Fsdp1Config, choices: Choices, notes: list[Note]) -> Mesh:
     local = choices.gpus_per_node or source.gpus_per_node.value
     by_flags = choices.num_nodes * choices.gpus_per_node if choices.num_nodes and choices.gpus_per_node else None
     world = choices.world_size or by_flags or source.world_size.value
+    if choices.world_size and by_flags and choices.world_size != by_flags:
+        sizes = f"{choices.num_nodes} nodes of {choices.gpus_per_node} GPUs"
+        notes.append(Note("FM402", at, {"sizes": sizes, "world": choices.world_size}))
+        return Mesh()
     if local is None and nodes == 1:
         notes.append(Note("FM107", at, {"strategy": name}))
         return Mesh()
@@ -143,8 +164,9 @@ def _hybrid(source: Fsdp1Config, choices: Choices, notes: list[Note]) -> Mesh:
     if groups == 1:
         notes.append(Note("FM107", at, {"strategy": name}))
         return Mesh()
-    counts = f"({world} processes on {groups} machines)"
-    how = f"as given {counts}" if choices.gpus_per_node else f"inferred from processes per machine {counts}"
+    how = f"inferred from processes per machine ({world} processes on {groups} machines)"
+    if choices.gpus_per_node:
+        how = f"as given ({world} processes, {choices.gpus_per_node} to a group)"
     args = {"strategy": name, "replicate": groups, "shard": shard, "how": how}
     notes.append(Note("FM301", at, args))
     return Mesh(groups, shard)
@@ -161,7 +183,7 @@ def _precision(source: Fsdp1Config, ran: Effective) -> MixedPrecision:
         reduce=source.reduce_dtype.value or param,
         buffer=source.buffer_dtype.value,
         output=source.output_dtype.value,
-        master="float32" if param else None,
+        master=source.master_dtype.value,
         full_precision_classes=_full_precision(source, ran),
         cast_root_inputs=source.cast_root_forward_inputs.value,
         cast_unit_inputs=source.cast_forward_inputs.value if ran.engine == "fsdp1" else bool(param),
@@ -171,7 +193,8 @@ def _precision(source: Fsdp1Config, ran: Effective) -> MixedPrecision:
 def _full_precision(source: Fsdp1Config, ran: Effective) -> tuple[str, ...]:
     """FSDP1 keeps these classes out of the low precision only together with a wrap policy."""
     wrapped = source.auto_wrap_policy.value is not WrapPolicy.NO_WRAP
-    if ran.engine == "fsdp2" or not source.param_dtype.value or not wrapped:
+    low = source.param_dtype.value or source.reduce_dtype.value
+    if ran.engine == "fsdp2" or not low or not wrapped:
         return ()
     named = source.full_precision_classes.value
     return ("_BatchNorm",) if named is None else named
@@ -184,9 +207,8 @@ def _wrap(source: Fsdp1Config, notes: list[Note]) -> Wrap:
         return Wrap("classes", names, "user" if names else "model")
     if policy.value is WrapPolicy.SIZE_BASED_WRAP:
         size = source.min_num_params
-        if size.value == 0:
-            notes.append(Note("FM318", size.origin))
-        return Wrap("size", min_num_params=size.value)
+        # any threshold of 0 and below is reached by every module
+        return Wrap("size", min_num_params=None if size.value is None else max(0, size.value))
     if policy.written:
         notes.append(Note("FM317", policy.origin))
     return Wrap()
@@ -287,6 +309,7 @@ _NOT_IN_A_FILE: dict[str, tuple[OutcomeKind, str]] = {
     "param_init_fn": ("needs-review", "FM321"),
     "process_group": ("unsupported", "FM410"),
     "ignored_states": ("unsupported", "FM411"),
+    "wrap_exceptions": ("unsupported", "FM419"),
 }
 
 

@@ -25,7 +25,7 @@ ALLOWED = {
     "advice": {"config", "effective"},
     "files": set(),
     "blocks": {"choices", "config", "dialects", "effective", "releases", "report", "rules", "text", "translate"},
-    "file_report": {"config", "dialects", "report", "rules", "text"},
+    "file_report": {"advice", "config", "dialects", "effective", "report", "rules", "text"},
     "dialects": {"text", "config", "report", "rules", "effective", "translate", "releases", "choices", "shipped"},
 }
 

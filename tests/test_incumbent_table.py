@@ -77,7 +77,7 @@ TABLE: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"FM202"},
     ),
     "unprefixed-version": (block(), {}, set()),
-    "backward-prefetch-policy": (block(), {}, {"FM101"}),
+    "backward-prefetch-policy": (block(), {}, {"FM326"}),
     "forward-prefetch": (block(), {}, {"FM303"}),
     "backward-prefetch-post": (block(), {}, {"FM302"}),
     "anchor-elsewhere": (block(), {"num_processes": 8}, {"FM021"}),

@@ -19,6 +19,8 @@ _OWNER_REFUSES = [case for case in _CONVERTED if any(f["rule"] == "FM021" for f 
 _LOADS = [case for case in _CONVERTED if case not in _OWNER_REFUSES]
 # what a template or an absent count becomes is not known here
 _UNKNOWN = {"template-kept", "unreadable-count"}
+# --world-size: the report says that the job must be launched with that number of processes
+_UNKNOWN |= {"hybrid-world-size-flag", "hybrid-flags-for-all"}
 
 
 def _probe(path: Path, folder: Path) -> dict:

@@ -36,6 +36,7 @@ class Fsdp1Config:
     reduce_dtype: Sourced[Dtype | None] = Sourced(None)
     buffer_dtype: Sourced[Dtype | None] = Sourced(None)
     output_dtype: Sourced[Dtype | None] = Sourced(None)
+    master_dtype: Sourced[Dtype | None] = Sourced(None)
     keep_low_precision_grads: Sourced[bool] = Sourced(False)
     full_precision_classes: Sourced[tuple[str, ...] | None] = Sourced(None)
     cast_forward_inputs: Sourced[bool] = Sourced(False)

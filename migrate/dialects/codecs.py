@@ -113,7 +113,10 @@ def _enum(name: str, kind: type[Enum], numbers: bool, aliases: dict[str, str] | 
             word = text.rsplit(".", 1)[-1].upper().replace("-", "_").replace(" ", "_")
             found = by_name.get(other.get(word, word))
             if found is not None:
-                return Decoded(found, canonical=written == found.name, plain=written in (found.name, f"_{found.name}"))
+                bare = text.upper() in by_name or text.upper() in other
+                rule = None if bare else "FM206"  # a hyphen, a blank, the enum's class before it
+                plain = written in (found.name, f"_{found.name}")
+                return Decoded(found, canonical=written == found.name, plain=plain, rule=rule)
         raise NotUnderstood([*by_name, *map(str, by_number if numbers else ())], nearest(str(written), list(by_name)))
 
     either = "|".join(anycase(word).replace("_", "[-_ ]") for word in sorted({*by_name, *other}))
@@ -185,7 +188,7 @@ _PATTERN = Codec("pattern", _decode_pattern, lambda value: value[0], {"type": "s
 
 def _decode_names(written: Any) -> Decoded:
     names = [written] if isinstance(written, str) else written
-    if isinstance(names, list) and names and all(isinstance(name, str) and name.strip() for name in names):
+    if isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names):
         return Decoded(tuple(names))
     raise NotUnderstood(("a list of names",))
 
@@ -198,7 +201,7 @@ def _decode_class_names(written: Any) -> Decoded:
     """A list, or one text with commas; a dotted path or ``<class '...'>`` stands for its last part."""
     if isinstance(written, str):
         written = written.split(",")
-    if isinstance(written, list) and written and all(isinstance(name, str) for name in written):
+    if isinstance(written, list) and all(isinstance(name, str) for name in written):
         names = [name.strip().removeprefix("<class '").removesuffix("'>").rsplit(".", 1)[-1] for name in written]
         if all(names):
             return Decoded(tuple(dict.fromkeys(names)))
@@ -249,7 +252,7 @@ def _decode_mesh_sizes(written: Any) -> Decoded:
         and len(sizes) <= 2
         and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
     ):
-        return Decoded((sizes[0] if len(sizes) == 2 else 1, sizes[-1]))
+        return Decoded((sizes[0] if len(sizes) == 2 else None, sizes[-1]))
     raise NotUnderstood(("[replicate, shard] in ranks",))
 
 
@@ -261,7 +264,24 @@ def _decode_nothing(written: Any) -> Decoded:
 
 
 _NOTHING = Codec("nothing", _decode_nothing, str, {"type": "object"}, {"type": "object"})
-_ANYTHING = Codec("anything", lambda written: Decoded(str(written)), str, {}, {})
+
+
+def _decode_anything(written: Any) -> Decoded:
+    return Decoded(None if written in ([], {}, "") else str(written))
+
+
+_ANYTHING = Codec("anything", _decode_anything, str, {}, {})
+
+
+def _decode_size(written: Any) -> Decoded:
+    """A number of ranks or machines: a whole number of at least 1."""
+    found = _decode_integer(written)
+    if found.value < 1:
+        raise NotUnderstood(("a whole number of at least 1",))
+    return found
+
+
+_SIZE = Codec("size", _decode_size, int, _INTEGER.schema, {"type": "integer", "minimum": 1})
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
@@ -354,6 +374,7 @@ CODECS = {
         _NAMES,
         _NOTHING,
         _PATTERN,
+        _SIZE,
         _PRECISION,
         _FP16_FLAG,
         _VERSION,

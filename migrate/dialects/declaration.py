@@ -63,7 +63,8 @@ class Option:
     option's key), ``leave`` (read, never edited).
     since: first release that takes the key under FSDP2. value_since: the same for one value.
     only_if: (option, value) without which the owner does not read this key.
-    null: what a written null means, where it does not mean absence.
+    null: what a written null means, where it does not mean absence. null_ok: whether the owner takes
+    a written null for absence; it raises on it otherwise.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Option:
     value_since: tuple[tuple[Any, str], ...] = ()
     added_rule: str | None = None
     null: Any = None
+    null_ok: bool = False
 
     @property
     def field(self) -> str:
@@ -126,8 +128,9 @@ class Declaration:
     """One dialect.
 
     output: ``edits`` where the file itself is changed, ``document`` where an `Fsdp2Config` document
-    is the result. known_score and unknown_score count for each key of the block that is declared
-    or is not.
+    is the result. history and limits: names of functions in `limits`, for what files of this
+    dialect ran, and for what results in it cannot do. known_score and unknown_score count for each
+    key of the block that is declared or is not.
     """
 
     name: str
@@ -138,6 +141,7 @@ class Declaration:
     fsdp2_since: Release
     current: Release
     output: str
+    history: tuple[str, ...]
     limits: tuple[str, ...]
     threshold: int
     clues: tuple[Clue, ...]
@@ -182,6 +186,7 @@ def _declaration(data: Mapping[str, Any]) -> Declaration:
         fsdp2_since=release(data["fsdp2_since"]),
         current=release(data["current"]),
         output=data.get("output", "edits"),
+        history=tuple(data.get("history", ())),
         limits=tuple(data.get("limits", ())),
         threshold=detect["threshold"],
         clues=tuple(Clue(**clue) for clue in detect["clues"]),
@@ -278,4 +283,5 @@ def _option(data: Mapping[str, Any]) -> Option:
         value_since=tuple((constant(codec, row["value"]), row["for"]) for row in data.get("value_since", ())),
         added_rule=data.get("added_rule"),
         null=constant(codec, data["null"]) if "null" in data else None,
+        null_ok=data.get("null_ok", False),
     )

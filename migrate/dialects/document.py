@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config.fsdp2 import Fsdp2Config
+from ..effective import Effective
 from ..report.model import Outcome
 from ..rules import Note
 from ..text.scalars import Kind, render
@@ -35,9 +36,12 @@ def _yaml(data: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{key} {render(value, 'yaml')}"
 
 
-def into_document(reading: Reading, config: Fsdp2Config, *, nodes: int) -> Written:
+def into_document(reading: Reading, ran: Effective, config: Fsdp2Config) -> Written:
     """Outcomes and notes for a result that is a document; there are no edits."""
-    outcomes, notes = [], []
+    nodes = (ran.values["num_nodes"].value if "num_nodes" in ran.values else None) or 1
+    trusted = {ran.values["sharding_strategy"].origin}
+    outcomes: list[Outcome] = []
+    notes: list[Note] = []
     for key in reading.keys:
         option = key.option
         if option is None:
@@ -49,7 +53,7 @@ def into_document(reading: Reading, config: Fsdp2Config, *, nodes: int) -> Writt
         gone = option.write == "delete" or option.write.startswith("into:")
         if stated.value is None and place is None:
             outcomes.append(Outcome(key.origin.key, "dropped", None, None, key.origin.line))
-        elif gone and stated.value is not None and reading.engine == "fsdp2":
+        elif gone and stated.value is not None and reading.engine == "fsdp2" and key.origin not in trusted:
             verdict = left_over(option.field, stated.value, config, nodes=nodes)
             rule = "FM501" if verdict.agrees else "FM502"
             args = {"stated": show(stated.value), "ran": verdict.ran, "remedy": verdict.remedy}

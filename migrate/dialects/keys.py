@@ -77,8 +77,9 @@ def find_keys(document: Document, block: Block, notes: list[Note], *, strict: bo
     if node is not None and node.shape == "mapping":
         keys += _inside(document, block, node, (), notes, strict)
     keys += _outside(document, block, notes, strict)
+    right = {key.option.id for key in keys if key.option is not None}
     for key in keys:
-        if key.meant is not None and not trust_stated:
+        if key.meant is not None and (not trust_stated or key.meant in right):
             notes.append(Note("FM026", key.origin, {"meant": block.option(key.meant).spellings[0].path[-1]}))
     return sorted(keys, key=lambda key: key.entry.key.start)
 
@@ -113,7 +114,11 @@ def _inside(
 
 def _outside(document: Document, block: Block, notes: list[Note], strict: bool) -> Iterator[Key]:
     declared = {spelling.path: option for option in block.options for spelling in option.spellings if spelling.outside}
-    for folder in sorted({path[:-1] for path in declared} | set(block.beside)):
+    switch = {(block.active_key,)} if block.active_key else set()
+    folders = {path[:-1] for path in declared} | set(block.beside)
+    for whole in sorted(folders | switch):
+        notes += _written_twice(document, whole)
+    for folder in sorted(folders):
         node = document.find(folder)
         if node is None or node.shape != "mapping":
             continue
@@ -126,6 +131,19 @@ def _outside(document: Document, block: Block, notes: list[Note], strict: bool) 
                     continue
                 notes.append(_unknown(origin, name, known, strict))
             yield Key(path, nth, origin, entry, path, declared.get(path))
+
+
+def _written_twice(document: Document, path: KeyPath) -> Iterator[Note]:
+    """A mapping beside the block, or its switch, that stands in the file twice with different content."""
+    above = document.find(path[:-1]) if path else None
+    twins = [entry for entry in above.entries if entry.name == path[-1]] if above is not None else []
+    for entry in twins[1:]:
+        one, other = document.value(twins[0].value), document.value(entry.value)
+        if one != other:
+            shown = [f"`{value}`" if not isinstance(value, dict) else "one mapping" for value in (one, other)]
+            args = {"value": shown[0], "other_value": shown[1].replace("one mapping", "another one")}
+            args["other"] = f"line {document.position(entry.key.start)[0]}"
+            yield Note("FM012", origin_of(document, path, twins[0]), args)
 
 
 def _prefixed(block: Block, name: str) -> str:

@@ -1,17 +1,20 @@
-"""What a target cannot do, as named pure functions that a declaration lists.
+"""What a dialect's files ran, and what its results cannot do, as named pure functions.
 
-Each takes the config that FSDP2 should run and returns the one the target can hold, with notes. A
-limit that changes nothing returns the config it was given.
+A declaration lists them: `history` for files that are read, `limits` for results that are written.
+Each takes the config that FSDP2 should run and returns the one that is right, with notes; most only
+look and return the config they were given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 from ..choices import Choices
 from ..config.fsdp2 import Fsdp2Config, Wrap
-from ..config.origin import Origin
+from ..config.origin import Origin, Sourced
+from ..config.words import WrapPolicy
 from ..effective import Effective
 from ..report.model import Severity
 from ..rules import Note
@@ -31,37 +34,94 @@ class Case:
         return self.ran.values[field].origin if field in self.ran.values else Origin("default")
 
 
+_SIZES = ("replicate_size", "shard_size", "tp_size", "cp_size", "sp_size")
+_OTHER_SIZES = _SIZES[2:]
+
+
+def _stated_sizes(case: Case) -> list[Sourced[int]]:
+    values = case.ran.values
+    return [values[name] for name in _SIZES if name in values and values[name].written and values[name].value]
+
+
 def _mesh_sizes_fit_world(case: Case) -> Limited:
-    mesh, values = case.config.mesh, case.ran.values
-    world = case.choices.world_size or (values["world_size"].value if "world_size" in values else None)
-    if mesh.flat or mesh.shard is None or not world:
+    mesh, choices = case.config.mesh, case.choices
+    stated = _stated_sizes(case)
+    in_file = case.ran.values["world_size"].value if "world_size" in case.ran.values else None
+    by_flags = choices.num_nodes * choices.gpus_per_node if choices.num_nodes and choices.gpus_per_node else None
+    world = choices.world_size or by_flags or in_file
+    sizes = [mesh.replicate, mesh.shard or 1] if not mesh.flat else []
+    sizes += [case.ran.values[name].value or 1 for name in _OTHER_SIZES if name in case.ran.values]
+    product = prod(sizes)
+    if not world or product == 1 or (mesh.shard == 1 and choices.no_shard == "replicate"):
         return case.config, ()
-    if case.choices.no_shard == "replicate" and mesh.shard == 1:
-        return case.config, ()
-    others = [values[name].value or 1 for name in ("tp_size", "cp_size", "sp_size") if name in values]
-    product = mesh.replicate * mesh.shard
-    for size in others:
-        product *= size
-    if product == world:
-        return case.config, ()
-    sizes = " × ".join(map(str, [mesh.replicate, mesh.shard, *(size for size in others if size > 1)]))
-    at = next(
-        (case.origin(name) for name in ("replicate_size", "shard_size") if case.origin(name).source == "file"), None
-    )
-    args = {"sizes": f"mesh sizes {sizes} = {product}", "world": world}
-    # an FSDP2 file may be launched with --num_processes on the command line: told, not refused
-    severity: Severity | None = "warning" if case.ran.engine == "fsdp2" else None
-    return case.config, (Note("FM402", at or case.origin("sharding_strategy"), args, severity),)
+    at = stated[0].origin if stated else case.origin("sharding_strategy")
+    if product != world:
+        factors = [str(size) for size in sizes if size > 1]
+        shown = f"mesh sizes {' × '.join(factors)} = {product}" if len(factors) > 1 else f"a mesh size of {product}"
+        args = {"sizes": shown, "world": world}
+        # an FSDP2 file may be launched with --num_processes on the command line: told, not refused
+        severity: Severity | None = "warning" if case.ran.engine == "fsdp2" else None
+        return case.config, (Note("FM402", at, args, severity),)
+    if in_file and in_file != world:
+        return case.config, (Note("FM324", case.origin("world_size"), {"value": in_file, "world": world}),)
+    return case.config, ()
 
 
 def _mesh_refused_by_fsdp1(case: Case) -> Limited:
-    values = case.ran.values
-    sizes = [values[name] for name in ("replicate_size", "shard_size") if name in values]
-    stated = [size for size in sizes if size.written]
-    mesh = case.config.mesh
-    if case.ran.engine == "fsdp2" or not stated or mesh.flat:
+    stated = _stated_sizes(case)
+    product = prod(size.value for size in stated)
+    if case.ran.engine == "fsdp2" or product <= 1:
         return case.config, ()
-    return case.config, (Note("FM313", stated[0].origin, {"replicate": mesh.replicate, "shard": mesh.shard}),)
+    shown = "a mesh of " + " × ".join(str(size.value) for size in stated)
+    if not case.config.mesh.flat:
+        shown = f"replicate {case.config.mesh.replicate} × shard {case.config.mesh.shard}"
+    return case.config, (Note("FM313", stated[0].origin, {"sizes": shown}),)
+
+
+def _other_parallelism(case: Case) -> Limited:
+    values = case.ran.values
+    others = [values[name] for name in _OTHER_SIZES if name in values and (values[name].value or 1) > 1]
+    return case.config, tuple(Note("FM416", one.origin, {"value": one.value}) for one in others)
+
+
+def _mesh_needs_hybrid(case: Case) -> Limited:
+    """FSDP1 takes a 2-D device_mesh with HYBRID strategies alone, and needs one of 2 dims for them."""
+    strategy = case.ran.values["sharding_strategy"]
+    replicate, shard = (case.ran.values[name] for name in ("replicate_size", "shard_size"))
+    if not shard.written or strategy.value.hybrid == (replicate.value is not None):
+        return case.config, ()
+    wanted = "[replicate, shard]" if strategy.value.hybrid else "[shard]"
+    return case.config, (Note("FM417", shard.origin, {"strategy": strategy.value.name, "wanted": wanted}),)
+
+
+def _wrap_arguments_agree(case: Case) -> Limited:
+    """A wrap policy of torch has its own arguments; those of another one are a TypeError there."""
+    policy, classes, size = (case.ran.values[name] for name in ("auto_wrap_policy", "wrap_classes", "min_num_params"))
+    reason = None
+    if classes.written and size.written:
+        reason = "class names and a threshold belong to two policies"
+    elif policy.value is WrapPolicy.SIZE_BASED_WRAP and classes.written:
+        reason = "the size-based policy takes no class names"
+    elif policy.value is WrapPolicy.TRANSFORMER_BASED_WRAP and size.written:
+        reason = "the class-based policy takes no threshold"
+    elif policy.value is WrapPolicy.TRANSFORMER_BASED_WRAP and not classes.value:
+        reason = "the class-based policy needs class names"
+    at = next((one.origin for one in (policy, classes, size) if one.written), policy.origin)
+    return case.config, (Note("FM418", at, {"reason": reason}),) if reason else ()
+
+
+def _zero_threshold_is_no_wrap(case: Case) -> Limited:
+    if case.config.wrap.policy != "size" or case.config.wrap.min_num_params != 0:
+        return case.config, ()
+    return replace(case.config, wrap=Wrap()), (Note("FM318", case.origin("min_num_params")),)
+
+
+def _checkpoint_offload_needs_checkpointing(case: Case) -> Limited:
+    checkpointing = case.config.checkpointing
+    if not checkpointing.offload or checkpointing.enabled:
+        return case.config, ()
+    without = replace(case.config, checkpointing=replace(checkpointing, offload=False))
+    return without, (Note("FM322", case.origin("activation_checkpointing_offload")),)
 
 
 def _shard_size_above_one(case: Case) -> Limited:
@@ -78,11 +138,12 @@ def _checkpointing_needs_wrap(case: Case) -> Limited:
     config = case.config
     if not config.checkpointing.enabled:
         return config, ()
-    if config.wrap.policy != "none" and not (config.wrap.policy == "size" and config.wrap.min_num_params == 0):
+    if config.wrap.policy != "none":
         return config, ()
     classes = case.ran.values["wrap_classes"].value or ()
     wrap = Wrap("classes", classes, "user" if classes else "model")
-    return replace(config, wrap=wrap), (Note("FM308", case.origin("activation_checkpointing")),)
+    units = f"of {', '.join(classes)}, which was not read so far" if classes else "that the model names itself"
+    return replace(config, wrap=wrap), (Note("FM308", case.origin("activation_checkpointing"), {"units": units}),)
 
 
 def _size_based_counts_twice(case: Case) -> Limited:
@@ -114,6 +175,13 @@ def _sixteen_bit_outputs(case: Case) -> Limited:
 
 
 LIMITS: dict[str, Callable[[Case], Limited]] = {
+    # history: what a file of a dialect ran
+    "wrap_arguments_agree": _wrap_arguments_agree,
+    "mesh_needs_hybrid": _mesh_needs_hybrid,
+    "zero_threshold_is_no_wrap": _zero_threshold_is_no_wrap,
+    # limits: what a result in a dialect cannot do
+    "other_parallelism": _other_parallelism,
+    "checkpoint_offload_needs_checkpointing": _checkpoint_offload_needs_checkpointing,
     "mesh_sizes_fit_world": _mesh_sizes_fit_world,
     "mesh_refused_by_fsdp1": _mesh_refused_by_fsdp1,
     "shard_size_above_one": _shard_size_above_one,

@@ -11,6 +11,7 @@ from ..effective import Engine, Stated
 from ..releases import Release
 from ..rules import Note
 from ..text.document import Document, is_template
+from ..translate import HELD_BY_DOCUMENT
 from .codecs import CODECS, Decoded, NotUnderstood
 from .declaration import Block, Option
 from .keys import Key, find_keys, whole_block
@@ -25,16 +26,18 @@ class Reading:
 
     stated: option id → what the file says of it; decoded: option id → how its value was spelled;
     templates: options whose value is only known after rendering; broken: the note that says that
-    the block is no mapping.
+    the block is no mapping; silenced: faults of options that are not read beside the other settings.
     """
 
     block: Block
+    at: Release
     engine: Engine
     keys: tuple[Key, ...]
     stated: Mapping[str, Stated]
     decoded: Mapping[str, Decoded]
     templates: frozenset[str]
     notes: tuple[Note, ...]
+    silenced: tuple[Note, ...] = ()
     broken: Note | None = None
 
     def keys_of(self, option: str) -> tuple[Key, ...]:
@@ -45,11 +48,17 @@ class Reading:
         return tuple(key for key in self.keys if key.meant == option)
 
 
-def read(document: Document, block: Block, at: Release, *, trust_stated: bool, strict: bool) -> Reading:
-    """Read one located block for the release that ran it."""
+def read(
+    document: Document, block: Block, at: Release, *, trust_stated: bool, strict: bool, into_document: bool = False
+) -> Reading:
+    """Read one located block for the release that ran it.
+
+    `into_document`: the values end in an `Fsdp2Config`, which takes no templates and holds some
+    options that an edited file cannot.
+    """
     notes, broken = whole_block(document, block)
     keys = find_keys(document, block, notes, strict=strict, trust_stated=trust_stated)
-    state = _State(document, block, at, block.engine_default, notes)
+    state = _State(document, block, at, block.engine_default, into_document, notes)
     for option in sorted(block.options, key=lambda one: one.id != block.engine_option):
         mine = [key for key in keys if key.option is option]
         if trust_stated and not mine:
@@ -58,9 +67,19 @@ def read(document: Document, block: Block, at: Release, *, trust_stated: bool, s
             _read_option(state, option, mine)
         if option.id == block.engine_option and option.id in state.stated:
             state.engine = _engine(state, option, trust_stated)
-    told = tuple(_without_unread(block, state.stated, notes))
+    silenced = tuple(_of_unread(block, state.stated, notes))
+    told = tuple(note for note in notes if note not in silenced)
     return Reading(
-        block, state.engine, tuple(keys), state.stated, state.decoded, frozenset(state.templates), told, broken
+        block=block,
+        at=at,
+        engine=state.engine,
+        keys=tuple(keys),
+        stated=state.stated,
+        decoded=state.decoded,
+        templates=frozenset(state.templates),
+        notes=told,
+        silenced=silenced,
+        broken=broken,
     )
 
 
@@ -72,6 +91,7 @@ class _State:
     block: Block
     at: Release
     engine: Engine
+    into_document: bool
     notes: list[Note]
     stated: dict[str, Stated] = field(default_factory=dict)
     decoded: dict[str, Decoded] = field(default_factory=dict)
@@ -102,8 +122,8 @@ def _read_option(state: _State, option: Option, keys: list[Key]) -> None:
 def _decode(state: _State, option: Option, key: Key) -> tuple[Stated, Decoded | None]:
     node = key.entry.value
     written = state.document.value(node)
-    if is_template(node) and option.write not in ("delete", "leave"):
-        if option.codec in _KEEPS_TEMPLATES:
+    if is_template(node) and _counts(state, option):
+        if option.codec in _KEEPS_TEMPLATES and not state.into_document:
             state.templates.add(option.id)
         else:
             args = {"value": f"`{node.text}`", "accepted": _accepted(option.codec)}
@@ -147,7 +167,7 @@ def _fault(state: _State, option: Option, key: Key, written: Any, error: NotUnde
     """How grave an unreadable value is: it matters only if it must be translated."""
     args = {
         "value": f"`{show(written)}`",
-        "accepted": ", ".join(error.accepted),
+        "accepted": ("one of " if len(error.accepted) > 1 else "") + ", ".join(error.accepted),
         "nearest": f". Did you mean {error.nearest}?" if error.nearest else "",
     }
     if error.blank:
@@ -155,22 +175,34 @@ def _fault(state: _State, option: Option, key: Key, written: Any, error: NotUnde
     if option.write == "leave":
         return Note("FM028", key.origin, args)
     by_engine = any(window.engine in (None, state.engine) for window in option.facts.read)
-    return Note("FM019" if option.write == "delete" or not by_engine else "FM018", key.origin, args)
+    return Note("FM018" if by_engine and _counts(state, option) else "FM019", key.origin, args)
+
+
+def _counts(state: _State, option: Option) -> bool:
+    """Whether the result depends on the option's value."""
+    if option.write == "delete":
+        return state.into_document and option.field in HELD_BY_DOCUMENT
+    return option.write != "leave"
 
 
 def _engine(state: _State, option: Option, trust_stated: bool) -> Engine:
     version = state.stated[option.id]
     engine = state.block.engines.get(version.value, state.block.engine_default)
     read = any(window.covers(state.at, engine) for window in option.facts.read)
-    if engine == state.block.engine_default or trust_stated or read:
+    if engine == state.block.engine_default or read:
+        return engine
+    if trust_stated:
+        reason = f"release {state.at} does not read this key"
+        args = {"stated": show(version.written), "ran": "FSDP1", "reason": reason}
+        state.notes.append(Note("FM025", version.origin, args))
         return engine
     args = {"stated": f"`{show(version.written)}`", "release": f"release {state.at}"}
     state.notes.append(Note("FM030", version.origin, args))
     return state.block.engine_default
 
 
-def _without_unread(block: Block, stated: Mapping[str, Stated], notes: list[Note]) -> Iterator[Note]:
-    """Drop faults of options that the owner does not read beside the other settings of the file."""
+def _of_unread(block: Block, stated: Mapping[str, Stated], notes: list[Note]) -> Iterator[Note]:
+    """Faults of options that the owner does not read beside the other settings of the file."""
     silent = set()
     for option in block.options:
         if option.only_if is not None and option.id in stated:
@@ -180,7 +212,7 @@ def _without_unread(block: Block, stated: Mapping[str, Stated], notes: list[Note
             if (fallback if here is None else here) != value:
                 silent.add(stated[option.id].origin)
     faults = ("FM018", "FM406", "FM201", "FM203")
-    yield from (note for note in notes if note.at not in silent or note.rule not in faults)
+    yield from (note for note in notes if note.at in silent and note.rule in faults)
 
 
 def show(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config.fsdp2 import Fsdp2Config
@@ -13,7 +13,7 @@ from ..report.model import Outcome, OutcomeKind
 from ..rules import NOWHERE, Note
 from ..text.document import Document, Path
 from ..text.edits import Delete, Edit, Insert, RenameKey, SetValue
-from ..translate import departed, fields_of, left_over
+from ..translate import SHARDING_ONLY, departed, fields_of, left_over
 from .codecs import CODECS
 from .declaration import Block, Declaration, Option
 from .keys import Key, entry_at, origin_of
@@ -48,8 +48,7 @@ def write(
         if not keys and option.id in reading.stated:  # written under a name that no release reads
             keys = list(reading.keys_meaning(option.id))
         if option.write == "leave":
-            for key in keys:
-                writer.outcome(key, "kept", key.origin.key)
+            writer.left_alone(option, keys)
         elif option.write == "delete":
             writer.without_fsdp2_option(option, keys)
         elif option.write.startswith("into:"):
@@ -61,19 +60,32 @@ def write(
     return writer.done()
 
 
-def write_ddp(reading: Reading) -> Written:
-    """The framework's DDP form: the switch is set, the block goes."""
+def write_ddp(document: Document, reading: Reading, at: Release) -> Written:
+    """The framework's DDP form: the switch is set, the block goes, and with it what DDP does not have."""
     block = reading.block
-    edits: list[Edit] = [SetValue((name,), value) for name, value in block.ddp_set.items()]
-    edits += [Delete((name,)) for name in block.ddp_delete]
-    outcomes = []
+    edits: list[Edit] = [
+        SetValue((name,), value) if document.find((name,)) is not None else Insert((), name, value)
+        for name, value in block.ddp_set.items()
+    ]
+    edits += [Delete((name,)) for name in block.ddp_delete if document.find((name,)) is not None]
+    outcomes: list[Outcome] = []
+    notes: list[Note] = []
     for key in reading.keys:
-        gone = key.path[: len(block.at)] == block.at
-        strategy = key.option is not None and key.option.field == "sharding_strategy"
-        kind: OutcomeKind = "converted" if strategy else "dropped" if gone else "kept"
-        to = next(iter(block.ddp_set)) if strategy else None if gone else key.origin.key
-        outcomes.append(Outcome(key.origin.key, kind, to, "FM320" if gone else None, key.origin.line))
-    return Written(tuple(edits), tuple(outcomes), ())
+        option, stated = key.option, reading.stated.get(key.option.id) if key.option is not None else None
+        if key.path[0] not in block.ddp_delete:
+            outcomes.append(Outcome(key.origin.key, "kept", key.origin.key, None, key.origin.line))
+        elif option is not None and option.field == "sharding_strategy":
+            to = next(iter(block.ddp_set))
+            outcomes.append(Outcome(key.origin.key, "converted", to, "FM320", key.origin.line))
+        else:
+            default = option.facts.default(at, "fsdp1") if option is not None else None
+            known = stated is not None and stated.value not in (None, default)
+            matters = known and option is not None and option.field not in SHARDING_ONLY
+            if matters and stated is not None:
+                notes.append(Note("FM323", key.origin, {"value": show(stated.written)}))
+            rule = "FM323" if matters else "FM320"
+            outcomes.append(Outcome(key.origin.key, "dropped", None, rule, key.origin.line))
+    return Written(tuple(edits), tuple(outcomes), tuple(notes))
 
 
 @dataclass
@@ -134,20 +146,36 @@ class _Writer:
         outcomes = tuple(self.outcomes[id(key)] for key in self.reading.keys)
         return Written(tuple(self.edits), outcomes, tuple(self.notes))
 
+    def left_alone(self, option: Option, keys: list[Key]) -> None:
+        for key in keys:
+            self.outcome(key, "kept", key.origin.key)
+            if self.target_named and option.since is not None and self.target < option.since:
+                args = {"since": option.since, "release": self.target}
+                self.notes.append(Note("FM404", key.origin, args))
+
     # options that FSDP2 does not have
 
     def without_fsdp2_option(self, option: Option, keys: list[Key]) -> None:
         stated = self.reading.stated.get(option.id)
         for key in keys:
-            if stated is None or stated.value is None:
-                self.delete(key, "dropped", None if stated is None or stated.understood else "FM019")
-            elif self.changing:
-                kind, rule = departed(option.field, stated.value, self.config, _NOTHING_HELD)
-                self.delete(key, kind, rule)
-                if rule:
-                    self.notes.append(Note(rule, key.origin, {"value": show(stated.value)}))
-            else:
+            if stated is None or not stated.understood:
+                self.delete(key, "dropped", "FM019")
+                continue
+            # null stands for the default, and a key that no release reads never had another value
+            ran = self.ran.values[option.field].value
+            value = ran if stated.value is None or not option.facts.read else stated.value
+            if not self.changing and stated.value is not None:
                 self.left_over(option, key, stated.value)
+                continue
+            unread = any(one.stated is stated for one in self.ran.unread) and value != ran
+            kind, rule = departed(option.field, value, self.config, _NOTHING_HELD)
+            if unread and rule == "FM101":
+                rule = "FM326"
+            if stated.value is None and rule == "FM302":
+                rule = None  # none was set, and nobody asked for it
+            self.delete(key, kind, rule)
+            if rule:
+                self.notes.append(Note(rule, key.origin, {"value": show(value)}))
 
     def left_over(self, option: Option, key: Key, value: Any) -> None:
         nodes = self.values.get("num_nodes") or 1
@@ -161,11 +189,19 @@ class _Writer:
         """An option whose meaning moves into another key: renamed where that key is not there yet."""
         target = self.block.option(other)
         stated = self.reading.stated.get(option.id)
+        how = self.reading.decoded.get(option.id)
         for key in keys:
-            if not self.changing and stated is not None and stated.value is not None:
+            trusted = self.ran.values[option.field].origin == key.origin
+            if self.changing and how is not None and how.rule and stated is not None:
+                written = show(CODECS[target.codec].encode(self.values[target.field]))
+                args = {"value": f"`{show(stated.written)}`", "written": written}
+                self.notes.append(Note(how.rule, key.origin, args))
+            if not self.changing and trusted:
+                self.delete(key, "converted", "FM025", self.home(target))
+            elif not self.changing and stated is not None and stated.value is not None:
                 self.left_over(option, key, stated.value)
             elif not self.changing:
-                self.delete(key, "dropped", "FM501" if stated is None or stated.understood else "FM019")
+                self.delete(key, "dropped", None if stated is None or stated.understood else "FM019")
             elif self.reading.keys_of(other) or key is not keys[-1]:
                 self.delete(key, "converted", None, self.home(target))
             else:
@@ -185,7 +221,9 @@ class _Writer:
         if desired is None and any(one.stated is stated for one in self.ran.unread):
             self.delete(key, "dropped", "FM024")  # it did not run, and would under the target release
             return
-        if option.id in self.reading.templates or desired is None:
+        null_stays = stated.written is None and (option.null_ok or not self.changing)
+        default = option.facts.default(self.target, "fsdp2")
+        if option.id in self.reading.templates or desired is None or (null_stays and desired == default):
             self.outcome(key, "kept", key.origin.key)
             return
         how = self.reading.decoded.get(option.id)
@@ -223,12 +261,14 @@ class _Writer:
         by_default = source is not None and not source.written and source.value == desired
         if by_default and (differs or option.added_rule):
             args = {"value": show(encoded), "key": name}
-            self.notes.append(Note(option.added_rule or "FM202", self.block_origin(), args))
+            # a place in the file, and no key: this one is not written
+            self.notes.append(Note(option.added_rule or "FM202", replace(self.block_origin(), key=""), args))
 
     def check_release(self, option: Option, keys: list[Key]) -> None:
         """Whether the target release takes what is written."""
         desired = self.values.get(option.field)
-        if not self.changing or desired is None or desired == option.facts.default(self.target, "fsdp2"):
+        asked = self.changing or self.target_named
+        if not asked or desired is None or desired == option.facts.default(self.target, "fsdp2"):
             return
         since = option.since
         for value, spec in option.value_since:
@@ -243,13 +283,19 @@ class _Writer:
             strategy = self.ran.values["sharding_strategy"].origin
             at = keys[-1].origin if keys else strategy if strategy.source == "file" else self.block_origin()
             self.notes.append(Note("FM404", at, args))
-        elif not self.target_named and since > self.declared.current and not self.needed_before(option, keys, since):
+        elif (
+            self.changing
+            and not self.target_named
+            and since > self.declared.current
+            and not self.needed_before(option, keys, since)
+        ):
             self.notes.append(Note("FM312", args=args))
 
     def needed_before(self, option: Option, keys: list[Key], since: Release) -> bool:
-        """Whether the file needed that release already: it holds the key, and no older one reads it."""
+        """Whether the file needed that release already: it holds the key, and no older one takes it."""
         older = [release for release in self.declared.releases if release < since]
-        return bool(keys) and not any(w.covers(release, "fsdp1") for w in option.facts.read for release in older)
+        read_before = any(w.covers(release, "fsdp1") for w in option.facts.read for release in older)
+        return bool(keys) and (option.spellings[0].outside or not read_before)
 
     # places
 

@@ -55,6 +55,7 @@ class FileReport:
     resume: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     unusable: bool = False  # unreadable or undecodable: exit code 2
+    ran: str = ""  # the engine that ran the file, fsdp1 or fsdp2, where it is known
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)

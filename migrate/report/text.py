@@ -36,7 +36,7 @@ def render(report: Report, next_step: str = "", paint: Paint = plain, quiet: boo
 
 def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) -> str:
     title = {
-        "converted": "FSDP1 → FSDP2" if _was_fsdp1(file) else "FSDP2, cleaned",
+        "converted": "FSDP2, cleaned" if file.ran == "fsdp2" else "FSDP1 → FSDP2",
         "unchanged": "nothing to change",
         "already-fsdp2": "already FSDP2, nothing to change",
         "not-fsdp": "no active FSDP settings",
@@ -68,10 +68,6 @@ def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) 
             for line in advice:
                 lines += _wrapped(f"- {line}", "    ", "      ")
     return "\n".join(lines) + "\n"
-
-
-def _was_fsdp1(file: FileReport) -> bool:
-    return bool(file.resume) or not any(one.rule.startswith("FM50") for one in file.findings)
 
 
 def _counts(file: FileReport) -> str:

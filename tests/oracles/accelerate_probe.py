@@ -89,7 +89,7 @@ def _settings(plugin: Any, mesh: dict[str, int] | None, precision: Any) -> dict[
 
     wraps = {transformer_auto_wrap_policy: "transformer", size_based_auto_wrap_policy: "size", None: "none"}
     wrap = wraps[plugin.auto_wrap_policy]
-    if wrap == "size" and plugin.min_num_params == 0:
+    if wrap == "size" and plugin.min_num_params <= 0:
         wrap = "none"
     offload = plugin.cpu_offload
     offload = getattr(offload, "offload_params", type(offload).__name__ == "CPUOffloadPolicy")
@@ -145,7 +145,8 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         {"replicate": mesh["replicate"], "shard": mesh["shard"]} if mesh and mesh["replicate"] > 1 else None
     )
     if wanted["activation_checkpointing"] and wanted["auto_wrap"] == "none":
-        wanted["auto_wrap"] = "transformer"  # checkpointing without a policy stops FSDP2: a policy is added
+        # checkpointing without a policy stops FSDP2: a policy is added, and class names come to life
+        wanted["auto_wrap"], wanted["classes_given"] = "transformer", after["classes_given"]
     return [f"{name}: {value!r} ran, {after[name]!r} will" for name, value in wanted.items() if after[name] != value]
 
 
@@ -156,4 +157,4 @@ def _ignored_of(cell: dict[str, Any]) -> Any:
 
 def _wrap_of(cell: dict[str, Any]) -> str:
     wrap = str(cell["auto_wrap"])
-    return "none" if wrap == "size" and cell["min_num_params"] == 0 else wrap
+    return "none" if wrap == "size" and cell["min_num_params"] <= 0 else wrap
