@@ -64,8 +64,9 @@ def convert_block(
         return Part(keys=keys, outcomes=kept, notes=(*idle, *twice), inert=True)
     if reading.broken is not None:
         at = reading.broken.at
-        outcome = Outcome(at.key, "unsupported", at.key, reading.broken.rule, at.line)
-        return Part(keys=1, outcomes=(outcome,), notes=reading.notes)
+        whole = Outcome(at.key, "unsupported", at.key, reading.broken.rule, at.line)
+        beside = [Outcome(key.origin.key, "kept", key.origin.key, line=key.origin.line) for key in reading.keys]
+        return Part(keys=keys + 1, outcomes=(whole, *beside), notes=reading.notes)
     ran = _what_ran(reading, declared, came_from, trust_stated=choices.trust_stated)
     translation = translate(ran, choices)
     notes = [
@@ -184,7 +185,8 @@ def _unread(reading: Reading, ran: Effective, *, trust_stated: bool) -> Iterable
             keys = reading.keys_meaning(option.id)
         if option.write.startswith("into:") and trust_stated:
             target = reading.block.option(option.write.removeprefix("into:"))
-            if one.ran is None and ran.values[option.field].origin == one.stated.origin:
+            said = target.field in ran.values and ran.values[target.field].written
+            if one.ran is None and ran.values[option.field].origin == one.stated.origin and not said:
                 default = show(target.facts.default(reading.at, reading.engine))
                 args = {"stated": show(one.stated.written), "reason": one.reason}
                 args["ran"] = f"{target.spellings[0].path[-1]} {default}"

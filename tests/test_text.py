@@ -94,7 +94,7 @@ def test_rename_keeps_quotes_and_alignment() -> None:
         ("m: &m {a: 1}\nn: *m\n", SetValue(("m", "a"), 2)),
         ("m:\n  <<: {a: 1}\n  b: 2\n", Delete(("m", "b"))),
         ("? a\n: 1\nb: 2\n", Delete(("a",))),
-        ("{a: 1, # why\n b: 2}\n", Delete(("b",))),
+        ("{a: 1, b: [x, # why\n y]}\n", Delete(("b",))),
     ],
 )
 def test_what_cannot_be_edited_alone_is_refused(text: str, edit: Any) -> None:
@@ -143,6 +143,28 @@ def test_faults_have_a_kind_and_a_place(text: str, kind: Any, fault: str, line: 
     with pytest.raises(TextError) as caught:
         parse(text, kind)
     assert (caught.value.fault, caught.value.line, caught.value.column) == (fault, line, column)
+
+
+def test_comments_between_flow_entries_stay() -> None:
+    assert _edited("{a: 1, # why\n b: 2}\n", Delete(("b",))) == "{a: 1, # why\n }\n"
+    assert _edited("{a: 1, # why\n b: 2, c: 3}\n", Delete(("b",))) == "{a: 1, # why\n  c: 3}\n"
+
+
+def test_empty_values_inside_flow_mappings() -> None:
+    assert _edited("{a: , b: 1}\n", SetValue(("a",), 2)) == "{a: 2 , b: 1}\n"
+    assert _edited("{b: 1, a: }\n", Insert((), "c", 2), Insert((), "d", 3)) == "{b: 1, a: , c: 2, d: 3 }\n"
+
+
+def test_commas_inside_flow_mappings_are_quoted() -> None:
+    assert _edited("{a: [x, y]}\n", SetValue(("a",), "x,y")) == "{a: 'x,y'}\n"
+
+
+def test_escaped_surrogates_are_one_character() -> None:
+    document = parse('a: "\\ud83d\\ude42"\nb: "\\ud83d"\n', "yaml")
+    assert document.root is not None
+    document.value(document.root)["a"].encode()
+    assert document.value(document.root)["a"] == "\U0001f642"
+    document.value(document.root)["b"].encode()
 
 
 def test_tags_are_never_constructed() -> None:

@@ -191,7 +191,8 @@ class _Writer:
         stated = self.reading.stated.get(option.id)
         how = self.reading.decoded.get(option.id)
         for key in keys:
-            trusted = self.ran.values[option.field].origin == key.origin
+            said = target.field in self.ran.values and self.ran.values[target.field].written
+            trusted = self.ran.values[option.field].origin == key.origin and not said
             if self.changing and how is not None and how.rule and stated is not None:
                 written = show(CODECS[target.codec].encode(self.values[target.field]))
                 args = {"value": f"`{show(stated.written)}`", "written": written}
@@ -231,7 +232,7 @@ class _Writer:
         same = stated.value == desired and not (option.means and option.means.engine == self.reading.engine)
         # a clean FSDP2 file keeps its spellings unless they do not work
         revalue = not same or (not stated.canonical and (self.changing or respell is not None))
-        rename = self.changing and key.name != option.spellings[0].path[-1]
+        rename = (self.changing or key.meant is not None) and key.name != option.spellings[0].path[-1]
         if rename:
             self.edits.append(RenameKey(key.path, option.spellings[0].path[-1]))
         if revalue:

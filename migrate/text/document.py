@@ -302,9 +302,16 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
         node.flow = bool(composed.flow_style)
         node.items.extend(_node(item, text, done) for item in composed.value)
     else:
-        node.text = str(composed.value)
+        node.text = _whole_characters(str(composed.value))
         node.style = composed.style or ""
     return node
+
+
+def _whole_characters(text: str) -> str:
+    """Text in which pairs of escaped surrogates are one character, and lone ones a replacement mark."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def scalars_within(node: Node) -> Iterator[Node]:

@@ -7,6 +7,7 @@ cannot be touched alone (an alias, a merge key, an explicit ``? key``), it raise
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from .document import Document, Entry, Node, Path, entry_of, parse
 from .errors import TextError, TextFault
 from .scalars import render
 
+_COMMA = re.compile(r"[ \t]*,")
 Splice = tuple[int, int, str]
 
 
@@ -67,7 +69,6 @@ def apply_edits(document: Document, edits: Sequence[Edit]) -> Document:
     if not edits:
         return document
     work = _with_final_break(document)
-    intended = intended_data(work, edits)
     splices: list[Splice] = []
     # deepest mapping first: where two of them end on one line, the inner one's new lines go first
     parents = dict.fromkeys(_parent(edit) for edit in edits)
@@ -82,6 +83,7 @@ def apply_edits(document: Document, edits: Sequence[Edit]) -> Document:
         here = [edit for edit in edits if _parent(edit) == parent]
         plan = _flow if mapping.flow else _block
         splices += plan(work, mapping, here)
+    intended = intended_data(work, edits)
     text = _splice(work.text, splices)
     if work is not document:
         text = text.removesuffix(layout.newline_at(document, 0))
@@ -339,10 +341,14 @@ def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Spli
             new = _key_text(document, mapping, edit.name, entry.key)
             splices.append((entry.key.start, entry.key.end, new))
         elif isinstance(edit, SetValue):
-            if entry.value.start == entry.value.end:
-                raise _refusal(document, entry.key, f"{entry.name} has no value inside a flow mapping")
             new = _flow_value(document, mapping, edit.value, entry)
-            splices.append((entry.value.start, entry.value.end, new))
+            if entry.value.start == entry.value.end:
+                colon = layout.colon_end(document, entry)
+                if colon is None:
+                    raise _refusal(document, entry.key, f"{entry.name} has neither value nor colon")
+                splices.append((colon, colon, " " + new))
+            else:
+                splices.append((entry.value.start, entry.value.end, new))
         else:
             leaving.add(entries.index(entry))
     inserts = [edit for edit in edits if isinstance(edit, Insert)]
@@ -352,7 +358,17 @@ def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Spli
         end = ends[last] if first > 0 or last + 1 == len(entries) else entries[last + 1].key.start
         going = [entry.value for entry in entries[first : last + 1]]
         if document.kind == "yaml" and layout.comments_between(document, start, end, going):
-            raise _refusal(document, entries[first].key, "a comment stands between the keys that would go")
+            # comments stay where they are: each entry goes alone, with the comma behind it
+            for index in range(first, last + 1):
+                comma = _COMMA.match(document.text, ends[index])
+                splices.append((entries[index].key.start, comma.end() if comma else ends[index], ""))
+            inner = [
+                layout.comments_between(document, e.value.start, e.value.end, [e.value])
+                for e in entries[first : last + 1]
+            ]
+            if any(inner):
+                raise _refusal(document, entries[first].key, "a comment stands inside a value that would go")
+            continue
         splices.append((start, end, ""))
     survivors = [index for index in range(len(entries)) if index not in leaving]
     names_leaving = {entries[index].name for index in leaving}
@@ -367,7 +383,10 @@ def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Spli
         separator = _separator(document, mapping)
         if before:
             at = ends[before[-1]]
-            splices.append((at, at, separator + piece))
+            anchor = entries[before[-1]].value
+            # behind an empty value, `key:,` would be a key of its own
+            apart = " " if anchor.start == anchor.end and at not in {place for place, _, _ in splices} else ""
+            splices.append((at, at, apart + separator + piece))
         else:
             at = entries[survivors[0]].key.start
             splices.append((at, at, piece + separator))
@@ -423,7 +442,8 @@ def _flow_entry(document: Document, mapping: Node, edit: Insert) -> str:
 
 def _flow_value(document: Document, mapping: Node, value: Any, old: Entry | None) -> str:
     if not isinstance(value, Mapping):
-        return _scalar_text(document, value, old.value if old and old.value.shape == "scalar" else None)
+        text = _scalar_text(document, value, old.value if old and old.value.shape == "scalar" else None)
+        return render(value, document.kind, "'") if text[:1] not in "'\"" and set(text) & set(",[]{}") else text
     colon = _colon(document, mapping)
     quote = mapping.entries[0].key.style if mapping.entries else ""
     pieces = [
