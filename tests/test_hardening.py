@@ -133,6 +133,9 @@ def test_nothing_is_executed_imported_or_expanded(tmp_path: Path, monkeypatch: p
         "%YAML 9.9\n---\n" + TEXT,
         "\x00" + TEXT,
         TEXT + "\x85\u2028",
+        TEXT.replace("true", "tru\x85e"),
+        "{distributed_type: FSDP, fsdp_config: {version:, a: b}}",
+        '{"num_processes": ' + "9" * 5000 + "}",
         TEXT.replace("\n", "\r"),
         "---\n...\n---\n...\n",
         "!!set {a, b}\n",
@@ -145,7 +148,7 @@ def test_nothing_is_executed_imported_or_expanded(tmp_path: Path, monkeypatch: p
         "<<: *x",
         '"\\ud800"',
     ],
-    ids=range(29),
+    ids=range(32),
 )
 def test_odd_texts_are_answered(text: str) -> None:
     for name in ("a.yaml", "a.json", "a"):

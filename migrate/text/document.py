@@ -24,6 +24,7 @@ _BREAK = re.compile(r"\r\n|\n|\r")
 _CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%")
 _TAGGED = re.compile(r"(?:&\S+\s+)?!")
+_OLD_BREAK = re.compile("[\x85\u2028\u2029]")
 _JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//|/\*|#)')
 _FLOW_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(?:^|(?<=[\s,{\[]))(//|/\*)')
 
@@ -205,8 +206,10 @@ def parse(text: str, kind: Kind) -> Document:
     try:
         if kind == "json":
             _check_json(body)
-        elif body.lstrip()[:1] == "{":
-            _check_flow(body)
+        else:
+            _check_old_breaks(body)
+            if body.lstrip()[:1] == "{":
+                _check_flow(body)
         root = _compose(body)
     except RecursionError:
         raise TextError("too-deep", "collections are nested deeper than this tool reads") from None
@@ -225,6 +228,18 @@ def _check_json(text: str) -> None:
                 error.colno,
             ) from None
         raise TextError("syntax", f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
+    except ValueError as error:  # a number of more digits than Python reads
+        raise TextError("syntax", f"not readable as JSON: {error}") from None
+
+
+def _check_old_breaks(text: str) -> None:
+    """Three characters end a line in YAML 1.1, which the frameworks' loaders read, and not in 1.2."""
+    found = _OLD_BREAK.search(text)
+    if found:
+        before = text[: found.start()]
+        line, column = before.count("\n") + 1, found.start() - (before.rfind("\n") + 1) + 1
+        code = f"U+{ord(found.group()):04X}"
+        raise TextError("syntax", f"{code} is a line break to YAML 1.1 loaders; replace it", line, column)
 
 
 def _check_flow(text: str) -> None:
@@ -296,6 +311,11 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
         node.flow = bool(composed.flow_style)
         for key, value in composed.value:
             made_key = _node(key, text, done)
+            if node.flow and not made_key.style and made_key.text.endswith(":"):
+                before = text[: made_key.start]
+                line, column = before.count("\n") + 1, made_key.start - (before.rfind("\n") + 1) + 1
+                reason = f"`{made_key.text}` needs a blank behind its colon: YAML 1.1 and 1.2 disagree about it"
+                raise TextError("syntax", reason, line, column)
             made_value = _node(value, text, done)
             node.entries.append(Entry(made_key, made_value, made_value.start < made_key.end))
     elif node.shape == "sequence":

@@ -83,7 +83,8 @@ def apply_edits(document: Document, edits: Sequence[Edit]) -> Document:
         here = [edit for edit in edits if _parent(edit) == parent]
         plan = _flow if mapping.flow else _block
         splices += plan(work, mapping, here)
-    intended = intended_data(work, edits)
+    # of the text as it was: a final break that was added may not become part of a value
+    intended = intended_data(document, edits)
     text = _splice(work.text, splices)
     if work is not document:
         text = text.removesuffix(layout.newline_at(document, 0))
@@ -283,6 +284,8 @@ def _new_value(document: Document, entry: Entry, value: Any) -> list[Splice]:
     indent = layout.column_indent(document, entry.key) or ""
     old = entry.value
     if isinstance(value, Mapping):
+        if layout.comments_between(document, colon, end, [old]):
+            raise _refusal(document, entry.key, f"a comment stands inside the value of {entry.name}")
         after = document.line_end(end)
         newline = layout.newline_at(document, colon)
         step = layout.child_step(document)
@@ -342,6 +345,8 @@ def _flow(document: Document, mapping: Node, edits: Sequence[Edit]) -> list[Spli
             splices.append((entry.key.start, entry.key.end, new))
         elif isinstance(edit, SetValue):
             new = _flow_value(document, mapping, edit.value, entry)
+            if layout.comments_between(document, entry.value.start, entry.value.end, [entry.value]):
+                raise _refusal(document, entry.key, f"a comment stands inside the value of {entry.name}")
             if entry.value.start == entry.value.end:
                 colon = layout.colon_end(document, entry)
                 if colon is None:
