@@ -130,7 +130,7 @@ class Declaration:
     output: ``edits`` where the file itself is changed, ``document`` where an `Fsdp2Config` document
     is the result. history and limits: names of functions in `limits`, for what files of this
     dialect ran, and for what results in it cannot do. known_score and unknown_score count for each
-    key of the block that is declared or is not.
+    key of the block that is declared or is not, if one of the hallmarks is among them.
     """
 
     name: str
@@ -149,6 +149,7 @@ class Declaration:
     veto_score: int
     known_score: int
     unknown_score: int
+    hallmarks: tuple[str, ...]
     top_level: frozenset[str]
     required: tuple[str, ...]
     refused: tuple[tuple[str, str, str], ...]
@@ -194,6 +195,7 @@ def _declaration(data: Mapping[str, Any]) -> Declaration:
         veto_score=detect.get("veto_score", 0),
         known_score=detect.get("known_score", 0),
         unknown_score=detect.get("unknown_score", 0),
+        hallmarks=tuple(detect.get("hallmarks", ())),
         top_level=frozenset(top.get("keys", ())),
         required=tuple(top.get("required", ())),
         refused=tuple((row["key"], row["value"], row["reason"]) for row in top.get("refused", ())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..text.document import Node, entry_of
+from .codecs import nearest
 from .declaration import Declaration
 
 
@@ -31,9 +32,13 @@ def score(root: Node, declared: Declaration) -> Score:
         found.append(clue.key)
     if declared.known_score and not total:
         keys = _block_keys(root, declared)
-        known = [key for key in keys if key in _first_steps(declared)]
-        total = declared.known_score * len(known) + declared.unknown_score * (len(keys) - len(known))
-        found += known
+        declared_keys = _first_steps(declared)
+        known = [key for key in keys if key in declared_keys]
+        # a misspelt key speaks neither for nor against
+        foreign = [key for key in keys if key not in declared_keys and not nearest(key, declared_keys)]
+        if any(key in declared.hallmarks for key in known):
+            total = declared.known_score * len(known) + declared.unknown_score * len(foreign)
+            found += known
     against = [key for key in declared.vetoes if entry_of(root, key)]
     total += declared.veto_score * len(against)
     reason = ", ".join(found) + (f"; against it: {', '.join(against)}" if against else "")
@@ -52,8 +57,9 @@ def _block_keys(root: Node, declared: Declaration) -> list[str]:
     return []
 
 
-def _first_steps(declared: Declaration) -> set[str]:
-    return {s.path[0] for option in declared.blocks[0].options for s in option.spellings if not s.outside}
+def _first_steps(declared: Declaration) -> list[str]:
+    steps = {s.path[0] for option in declared.blocks[0].options for s in option.spellings if not s.outside}
+    return sorted(steps)
 
 
 def fsdp_key(root: Node) -> str | None:
