@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -63,6 +62,8 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def _write_beside(target: Path, data: bytes, like: os.stat_result | None) -> None:
+    import tempfile  # needed by --write and -o alone
+
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,14 +10,18 @@ if TYPE_CHECKING:
 
 
 def schemas() -> Traversable:
-    """The schemas folder, inside the package in a wheel, beside it in a checkout or editable install."""
-    package = files(__package__)
-    inside = package / "schemas"
-    if inside.is_dir():
-        return inside
-    from pathlib import Path
+    """The schemas folder, inside the package in a wheel, beside it in a checkout or editable install.
 
-    return Path(str(package)).parent / "schemas"
+    Looked up by path, since importing ``importlib.resources`` costs as much as reading a
+    declaration; only a package inside a zip file needs it.
+    """
+    here = Path(__file__).resolve().parent
+    for folder in (here / "schemas", here.parent / "schemas"):
+        if (folder / "declaration.schema.json").is_file():
+            return folder
+    from importlib.resources import files
+
+    return files(__package__) / "schemas"
 
 
 def schema_names() -> dict[str, Traversable]:
