@@ -207,3 +207,18 @@ def test_every_fixture_in_a_foreign_locale(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
     assert "ÄLayer".encode() in done.stdout, "the diff is the file's own bytes"
+
+
+@pytest.mark.parametrize(
+    "number", ["0x" + "f" * 3900, "1" + "0" * 3000, "1:" * 500 + "1"], ids=["hexadecimal", "decimal", "sexagesimal"]
+)
+def test_numbers_too_long_to_print_are_refused_where_they_stand(number: str) -> None:
+    text = f"distributed_type: FSDP\nfsdp_config: {{}}\nnum_processes: {number}\n"
+    result = convert_text(text, "config.yaml", Choices())
+    assert result.text == text
+    assert [(one.rule, one.line, one.column) for one in result.report.findings] == [("FM002", 3, 16)]
+
+
+def test_deep_nesting_on_standard_input_is_told() -> None:
+    result = convert_text("[" * 100_000, "-", Choices())
+    assert [one.rule for one in result.report.findings] == ["FM002"]

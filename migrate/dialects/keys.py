@@ -61,13 +61,15 @@ def whole_block(document: Document, block: Block) -> tuple[list[Note], Note | No
     node = entry.value
     if node.shape == "mapping" or document.value(node) is None:
         return notes, None
-    origin = origin_of(document, block.at, entry)
-    if is_template(node):
-        broken = Note("FM015", origin, {"value": f"`{node.text}`", "accepted": "a mapping of options"})
-    else:
-        found = "a list" if node.shape == "sequence" else f"the single value `{node.text}`"
-        broken = Note("FM020", origin, {"found": found})
+    broken = _no_mapping(origin_of(document, block.at, entry), node)
     return [*notes, broken], broken
+
+
+def _no_mapping(origin: Origin, node: Node) -> Note:
+    if is_template(node):
+        return Note("FM015", origin, {"value": f"`{node.text}`", "accepted": "a mapping of options"})
+    found = "a list" if node.shape == "sequence" else f"the single value `{node.text}`"
+    return Note("FM020", origin, {"found": found})
 
 
 def find_keys(document: Document, block: Block, notes: list[Note], *, strict: bool, trust_stated: bool) -> list[Key]:
@@ -120,7 +122,12 @@ def _outside(document: Document, block: Block, notes: list[Note], strict: bool) 
         notes += _written_twice(document, whole)
     for folder in sorted(folders):
         node = document.find(folder)
-        if node is None or node.shape != "mapping":
+        if node is None:
+            continue
+        if node.shape != "mapping":
+            entry = entry_at(document, folder)
+            if entry is not None and document.value(node) not in (None, []):
+                notes.append(_no_mapping(origin_of(document, folder, entry), node))
             continue
         known = [path[-1] for path in declared if path[:-1] == folder]
         for name, nth, entry in _entries(node):

@@ -215,24 +215,28 @@ class _Writer:
     def present(self, option: Option, keys: list[Key]) -> None:
         """Keys that are there: one stays, with the canonical name and word where the engine changes."""
         *twins, key = keys
-        for twin in twins:
-            self.delete(twin, "converted", "FM013", self.home(option))
         self.check_release(option, keys)
         stated, desired = self.reading.stated[option.id], self.values.get(option.field)
         if desired is None and any(one.stated is stated for one in self.ran.unread):
-            self.delete(key, "dropped", "FM024")  # it did not run, and would under the target release
+            for one in keys:
+                self.delete(one, "dropped", "FM024")  # it did not run, and would under the target release
             return
         null_stays = stated.written is None and (option.null_ok or not self.changing)
         default = option.facts.default(self.target, "fsdp2")
-        if option.id in self.reading.templates or desired is None or (null_stays and desired == default):
-            self.outcome(key, "kept", key.origin.key)
+        stays = option.id in self.reading.templates or desired is None or (null_stays and desired == default)
+        another_name = (self.changing or key.meant is not None) and key.name != option.spellings[0].path[-1]
+        rename = another_name and not stays
+        place = self.home(option) if rename else key.origin.key
+        for twin in twins:
+            self.delete(twin, "converted", "FM013", place)
+        if stays:
+            self.outcome(key, "kept", place)
             return
         how = self.reading.decoded.get(option.id)
         respell = how.rule if how is not None else None
         same = stated.value == desired and not (option.means and option.means.engine == self.reading.engine)
         # a clean FSDP2 file keeps its spellings unless they do not work
         revalue = not same or (not stated.canonical and (self.changing or respell is not None))
-        rename = (self.changing or key.meant is not None) and key.name != option.spellings[0].path[-1]
         if rename:
             self.edits.append(RenameKey(key.path, option.spellings[0].path[-1]))
         if revalue:
@@ -242,7 +246,7 @@ class _Writer:
                 args = {"value": f"`{show(stated.written)}`", "written": show(encoded)}
                 self.notes.append(Note(respell, key.origin, args))
         kind: OutcomeKind = "converted" if revalue else "renamed" if rename else "kept"
-        self.outcome(key, kind, self.home(option) if rename else key.origin.key, respell if revalue and same else None)
+        self.outcome(key, kind, place, respell if revalue and same else None)
 
     def absent(self, option: Option) -> None:
         """A key that is not there: added where the target's default would say otherwise."""

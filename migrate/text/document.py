@@ -25,6 +25,8 @@ _CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%")
 _TAGGED = re.compile(r"(?:&\S+\s+)?!")
 _OLD_BREAK = re.compile("[\x85\u2028\u2029]")
+# Python writes no integer of more than 4300 digits, and a message that names one is of no use.
+_LONG_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]{300,}|0[bo][0-7_]{300,}|[0-9][0-9_:]{300,})")
 _JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//|/\*|#)')
 _FLOW_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(?:^|(?<=[\s,{\[]))(//|/\*)')
 
@@ -167,7 +169,7 @@ def kind_of(name: str, text: str) -> Kind:
         try:
             json.loads(text.lstrip("\ufeff"))
             return "json"
-        except ValueError:
+        except (ValueError, RecursionError):  # the parser will say what is wrong
             pass
     return "yaml"
 
@@ -256,13 +258,39 @@ def _compose(text: str) -> Node | None:
     from ruamel.yaml.composer import ComposerError
     from ruamel.yaml.error import YAMLError
 
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False  # told below, as an error
     try:
-        composed = YAML(typ="safe", pure=True).compose(text)
+        composed = yaml.compose(text)
     except YAMLError as error:
         raise _syntax_error(text, error, several=isinstance(error, ComposerError)) from None
     except ValueError as error:  # a malformed %YAML directive
         raise TextError("syntax", str(error).splitlines()[0], 1, 1) from None
-    return None if composed is None else _node(composed, text, {})
+    if composed is None:
+        return None
+    _check_anchors(composed)
+    return _node(composed, text, {})
+
+
+def _check_anchors(root: Any) -> None:
+    """YAML 1.1 loaders refuse an anchor that is given twice; a 1.2 parser takes the later one."""
+    seen: dict[str, Any] = {}
+    visited: set[int] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if node.anchor is not None:
+            first = seen.setdefault(node.anchor, node)
+            if first is not node:
+                mark = max(first.start_mark, node.start_mark, key=lambda mark: mark.index)
+                reason = f"the anchor `&{node.anchor}` stands twice, and YAML 1.1 loaders refuse that"
+                raise TextError("syntax", reason, mark.line + 1, mark.column + 1)
+        if isinstance(node.value, list):
+            for item in node.value:
+                todo.extend(item if isinstance(item, tuple) else (item,))
 
 
 def _syntax_error(text: str, error: Any, several: bool) -> TextError:
@@ -324,6 +352,13 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
     else:
         node.text = _whole_characters(str(composed.value))
         node.style = composed.style or ""
+        if not node.style and _LONG_NUMBER.fullmatch(node.text):
+            raise TextError(
+                "syntax",
+                f"a number of {len(node.text)} digits; no option takes one of more than 300",
+                composed.start_mark.line + 1,
+                composed.start_mark.column + 1,
+            )
     return node
 
 
