@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from cases import CASES, case, invoke
 from fsdp_migrate import Choices
 from fsdp_migrate.pipeline import convert_bytes, convert_text
@@ -222,3 +223,21 @@ def test_numbers_too_long_to_print_are_refused_where_they_stand(number: str) -> 
 def test_deep_nesting_on_standard_input_is_told() -> None:
     result = convert_text("[" * 100_000, "-", Choices())
     assert [one.rule for one in result.report.findings] == ["FM002"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("  : SHARD_GRAD_OP", "no key"),
+        ("  ? [a]\n  : 1", "a sequence as a key"),
+        ("  {a: 1}: 2", "a mapping as a key"),
+    ],
+)
+def test_keys_that_yaml_1_1_refuses_are_refused(line: str, reason: str) -> None:
+    text = f"distributed_type: FSDP\nfsdp_config:\n{line}\n"
+    with pytest.raises(yaml.YAMLError):
+        yaml.safe_load(text)
+    result = convert_text(text, "config.yaml", Choices())
+    (finding,) = result.report.findings
+    assert (finding.rule, finding.line, reason in finding.message) == ("FM002", 3, True)
+    assert result.text == text

@@ -339,6 +339,7 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
         node.flow = bool(composed.flow_style)
         for key, value in composed.value:
             made_key = _node(key, text, done)
+            _check_key(made_key, key.start_mark)
             if node.flow and not made_key.style and made_key.text.endswith(":"):
                 before = text[: made_key.start]
                 line, column = before.count("\n") + 1, made_key.start - (before.rfind("\n") + 1) + 1
@@ -360,6 +361,14 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
                 composed.start_mark.column + 1,
             )
     return node
+
+
+def _check_key(key: Node, mark: Any) -> None:
+    """YAML 1.1 loaders refuse a key that is not there, and one that is a collection."""
+    if key.shape != "scalar":
+        raise TextError("syntax", f"a {key.shape} as a key; loaders take words only", mark.line + 1, mark.column + 1)
+    if not key.text and not key.style and not key.tagged and not key.anchored:
+        raise TextError("syntax", "no key in front of this colon", mark.line + 1, mark.column + 1)
 
 
 def _whole_characters(text: str) -> str:
