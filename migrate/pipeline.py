@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .blocks import Part, convert_block, prove
 from .choices import Choices
 from .config.fsdp2 import BadFsdp2Config, Fsdp2Config
 from .dialects.declaration import Declaration, declaration, names
-from .dialects.detect import fsdp_key, score
+from .dialects.detect import fsdp_setting, score
 from .dialects.document import document_text
 from .dialects.keys import origin_of
 from .file_report import fault_note, file_report, is_error, unreadable
@@ -62,7 +62,7 @@ def convert_text(text: str, name: str, choices: Choices, kind: Kind | None = Non
     if root is None or root.shape != "mapping" or not root.entries:
         note = Note("FM007", args={"reason": _not_a_config(root)})
         return Conversion(file_report(document, name, None, "refused", [note]), text, text)
-    owner = _owner(root, choices)
+    owner = _owner(document, root, choices)
     if isinstance(owner, Declaration):
         target = declaration(choices.to) if choices.to else owner
         if owner.output == "document" and entry_of(root, "fsdp2") is not None:
@@ -80,7 +80,7 @@ def _not_a_config(root: Node | None) -> str:
     return f"holds {'a list' if root.shape == 'sequence' else 'a single value'} at the top level"
 
 
-def _owner(root: Node, choices: Choices) -> Declaration | list[Note]:
+def _owner(document: Document, root: Node, choices: Choices) -> Declaration | list[Note]:
     """The dialect that the document belongs to; else notes that say why none (empty: no FSDP at all)."""
     if choices.dialect is not None:
         return declaration(choices.dialect)
@@ -91,8 +91,12 @@ def _owner(root: Node, choices: Choices) -> Declaration | list[Note]:
         return [Note("FM011", args={"candidates": candidates})]
     if enough:
         return declaration(enough[0].dialect)
-    key = fsdp_key(root)
-    return [Note("FM010", args={"found": key, "known": ", ".join(names())})] if key else []
+    entry = fsdp_setting(root)
+    if entry is None:
+        return []
+    found = entry.name if entry.value.shape != "scalar" else f"{entry.name}: {entry.value.text}"
+    origin = replace(origin_of(document, (entry.name,), entry), key="")  # how deep it stands, its line says
+    return [Note("FM010", origin, {"found": found, "known": ", ".join(names())})]
 
 
 def _convert(document: Document, name: str, declared: Declaration, choices: Choices, text: str) -> Conversion:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ..text.document import Node, entry_of
+from ..text.document import Entry, Node, entry_of
 from .codecs import nearest
 from .declaration import Declaration
+
+# How the frameworks' files switch FSDP1 on by a value: a class path anywhere, or a word beside a key that chooses.
+_CLASS = re.compile(r"(?:^|\.)(?:\w*FSDPStrategy|FullyShardedDataParallel)$|^torch\.distributed\.fsdp\.")
+_CHOOSES = re.compile(r"strategy|backend|parallel|distributed|plugin")
+_STRATEGY = re.compile(r"fsdp(?:_(?:native|offload|cpu_offload))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,25 @@ def _first_steps(declared: Declaration) -> list[str]:
     return sorted(steps)
 
 
-def fsdp_key(root: Node) -> str | None:
-    """A top-level key that holds FSDP settings in some dialect, where it holds any; else None."""
-    for entry in root.entries:
-        name = entry.name.lower()
-        if name in ("fsdp", "fsdp_config") or name.startswith("fsdp_"):
-            value = entry.value
-            if value.entries or value.items or value.text.lower() not in ("", "null", "~", "false", "none"):
-                return entry.name
+def fsdp_setting(root: Node) -> Entry | None:
+    """The first entry, at any depth, that sets FSDP1 in some framework's words; None if there is none."""
+    todo: list[Node] = [root]
+    seen: set[int] = set()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:  # aliases share their nodes
+            continue
+        seen.add(id(node))
+        for entry in node.entries:
+            if _sets_fsdp(entry):
+                return entry
+        todo.extend(reversed(node.items or [entry.value for entry in node.entries]))
     return None
+
+
+def _sets_fsdp(entry: Entry) -> bool:
+    name, value = entry.name.lower(), entry.value
+    if name in ("fsdp", "fsdp_config", "use_fsdp", "enable_fsdp") or name.startswith("fsdp_"):
+        return bool(value.entries or value.items) or value.text.lower() not in ("", "null", "~", "false", "none")
+    words = [item.text for item in value.items] if value.items else [value.text]
+    return any(_CLASS.search(word) or (_CHOOSES.search(name) and _STRATEGY.match(word)) for word in words)
