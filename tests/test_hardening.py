@@ -241,3 +241,17 @@ def test_keys_that_yaml_1_1_refuses_are_refused(line: str, reason: str) -> None:
     (finding,) = result.report.findings
     assert (finding.rule, finding.line, reason in finding.message) == ("FM002", 3, True)
     assert result.text == text
+
+
+@pytest.mark.parametrize(
+    "line", ["debug: !x 1", "!x debug: 1", "debug: =", "debug: [1,\t2]", "debug:\t1", "x: &a 1\ny: &a 2"]
+)
+def test_what_only_yaml_1_2_reads_is_refused(line: str) -> None:
+    text = f"distributed_type: FSDP\nfsdp_config: {{}}\n{line}\n"
+    with pytest.raises(yaml.YAMLError):
+        yaml.safe_load(text)
+    result = convert_text(text, "config.yaml", Choices())
+    (finding,) = result.report.findings
+    assert finding.rule == ("FM008" if "\t" in line else "FM002")
+    assert finding.line is not None and finding.line >= 3
+    assert result.text == text

@@ -212,7 +212,7 @@ def parse(text: str, kind: Kind) -> Document:
             _check_old_breaks(body)
             if body.lstrip()[:1] == "{":
                 _check_flow(body)
-        root = _compose(body)
+        root = _compose(body, kind)
     except RecursionError:
         raise TextError("too-deep", "collections are nested deeper than this tool reads") from None
     return Document(body, kind, root, bom)
@@ -253,7 +253,7 @@ def _check_flow(text: str) -> None:
             raise TextError("jsonc", "JSON with comments; accepted are YAML and plain JSON", line, column)
 
 
-def _compose(text: str) -> Node | None:
+def _compose(text: str, kind: Kind) -> Node | None:
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import ComposerError
     from ruamel.yaml.error import YAMLError
@@ -268,13 +268,14 @@ def _compose(text: str) -> Node | None:
         raise TextError("syntax", str(error).splitlines()[0], 1, 1) from None
     if composed is None:
         return None
-    _check_anchors(composed)
+    if kind == "yaml":
+        _check_nodes(composed, text)
     return _node(composed, text, {})
 
 
-def _check_anchors(root: Any) -> None:
-    """YAML 1.1 loaders refuse an anchor that is given twice; a 1.2 parser takes the later one."""
-    seen: dict[str, Any] = {}
+def _check_nodes(root: Any, text: str) -> None:
+    """What a YAML 1.2 parser takes and the frameworks' YAML 1.1 loaders refuse."""
+    anchors: dict[str, Any] = {}
     visited: set[int] = set()
     todo = [root]
     while todo:
@@ -282,15 +283,31 @@ def _check_anchors(root: Any) -> None:
         if id(node) in visited:
             continue
         visited.add(id(node))
-        if node.anchor is not None:
-            first = seen.setdefault(node.anchor, node)
-            if first is not node:
-                mark = max(first.start_mark, node.start_mark, key=lambda mark: mark.index)
-                reason = f"the anchor `&{node.anchor}` stands twice, and YAML 1.1 loaders refuse that"
-                raise TextError("syntax", reason, mark.line + 1, mark.column + 1)
+        first = anchors.setdefault(node.anchor, node) if node.anchor is not None else node
+        last = max(first, node, key=lambda one: one.start_mark.index)
+        if first is not node:
+            raise _refused(last.start_mark, f"the anchor `&{node.anchor}` stands twice")
+        tag = str(node.tag or "")
+        if tag.startswith("!") and len(tag) > 1:
+            raise _refused(node.start_mark, f"the tag `{tag}` is none of YAML's own")
+        if node.value == "=" and not node.style:
+            raise _refused(node.start_mark, "a bare `=`, which is no text; quote it")
+        if (
+            text[max(node.start_mark.index - 1, 0) : node.start_mark.index] == "\t"
+            and node.start_mark.index != node.end_mark.index
+        ):
+            raise TextError("tab", "a tab in front of a word; use blanks", *_place(node.start_mark))
         if isinstance(node.value, list):
             for item in node.value:
                 todo.extend(item if isinstance(item, tuple) else (item,))
+
+
+def _refused(mark: Any, reason: str) -> TextError:
+    return TextError("syntax", f"{reason}, and YAML 1.1 loaders refuse that", *_place(mark))
+
+
+def _place(mark: Any) -> tuple[int, int]:
+    return mark.line + 1, mark.column + 1
 
 
 def _syntax_error(text: str, error: Any, several: bool) -> TextError:
