@@ -228,9 +228,9 @@ def test_deep_nesting_on_standard_input_is_told() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("  : SHARD_GRAD_OP", "no key"),
-        ("  ? [a]\n  : 1", "a sequence as a key"),
-        ("  {a: 1}: 2", "a mapping as a key"),
+        ("  : SHARD_GRAD_OP", "no key stands"),
+        ("  ? [a]\n  : 1", "a collection stands as a key"),
+        ("  {a: 1}: 2", "a collection stands as a key"),
     ],
 )
 def test_keys_that_yaml_1_1_refuses_are_refused(line: str, reason: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from .errors import TextError
 from .scalars import Kind, Opaque, json_scalar, yaml11
+from .yaml11 import check_breaks, check_nodes
 
 Path = tuple[str | int, ...]
 
@@ -24,7 +25,6 @@ _BREAK = re.compile(r"\r\n|\n|\r")
 _CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%")
 _TAGGED = re.compile(r"(?:&\S+\s+)?!")
-_OLD_BREAK = re.compile("[\x85\u2028\u2029]")
 # Python writes no integer of more than 4300 digits, and a message that names one is of no use.
 _LONG_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]{300,}|0[bo][0-7_]{300,}|[0-9][0-9_:]{300,})")
 _JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//|/\*|#)')
@@ -209,7 +209,7 @@ def parse(text: str, kind: Kind) -> Document:
         if kind == "json":
             _check_json(body)
         else:
-            _check_old_breaks(body)
+            check_breaks(body)
             if body.lstrip()[:1] == "{":
                 _check_flow(body)
         root = _compose(body, kind)
@@ -232,16 +232,6 @@ def _check_json(text: str) -> None:
         raise TextError("syntax", f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
     except ValueError as error:  # a number of more digits than Python reads
         raise TextError("syntax", f"not readable as JSON: {error}") from None
-
-
-def _check_old_breaks(text: str) -> None:
-    """Three characters end a line in YAML 1.1, which the frameworks' loaders read, and not in 1.2."""
-    found = _OLD_BREAK.search(text)
-    if found:
-        before = text[: found.start()]
-        line, column = before.count("\n") + 1, found.start() - (before.rfind("\n") + 1) + 1
-        code = f"U+{ord(found.group()):04X}"
-        raise TextError("syntax", f"{code} is a line break to YAML 1.1 loaders; replace it", line, column)
 
 
 def _check_flow(text: str) -> None:
@@ -269,45 +259,8 @@ def _compose(text: str, kind: Kind) -> Node | None:
     if composed is None:
         return None
     if kind == "yaml":
-        _check_nodes(composed, text)
+        check_nodes(composed, text)
     return _node(composed, text, {})
-
-
-def _check_nodes(root: Any, text: str) -> None:
-    """What a YAML 1.2 parser takes and the frameworks' YAML 1.1 loaders refuse."""
-    anchors: dict[str, Any] = {}
-    visited: set[int] = set()
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if id(node) in visited:
-            continue
-        visited.add(id(node))
-        first = anchors.setdefault(node.anchor, node) if node.anchor is not None else node
-        last = max(first, node, key=lambda one: one.start_mark.index)
-        if first is not node:
-            raise _refused(last.start_mark, f"the anchor `&{node.anchor}` stands twice")
-        tag = str(node.tag or "")
-        if tag.startswith("!") and len(tag) > 1:
-            raise _refused(node.start_mark, f"the tag `{tag}` is none of YAML's own")
-        if node.value == "=" and not node.style:
-            raise _refused(node.start_mark, "a bare `=`, which is no text; quote it")
-        if (
-            text[max(node.start_mark.index - 1, 0) : node.start_mark.index] == "\t"
-            and node.start_mark.index != node.end_mark.index
-        ):
-            raise TextError("tab", "a tab in front of a word; use blanks", *_place(node.start_mark))
-        if isinstance(node.value, list):
-            for item in node.value:
-                todo.extend(item if isinstance(item, tuple) else (item,))
-
-
-def _refused(mark: Any, reason: str) -> TextError:
-    return TextError("syntax", f"{reason}, and YAML 1.1 loaders refuse that", *_place(mark))
-
-
-def _place(mark: Any) -> tuple[int, int]:
-    return mark.line + 1, mark.column + 1
 
 
 def _syntax_error(text: str, error: Any, several: bool) -> TextError:
@@ -356,12 +309,6 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
         node.flow = bool(composed.flow_style)
         for key, value in composed.value:
             made_key = _node(key, text, done)
-            _check_key(made_key, key.start_mark)
-            if node.flow and not made_key.style and made_key.text.endswith(":"):
-                before = text[: made_key.start]
-                line, column = before.count("\n") + 1, made_key.start - (before.rfind("\n") + 1) + 1
-                reason = f"`{made_key.text}` needs a blank behind its colon: YAML 1.1 and 1.2 disagree about it"
-                raise TextError("syntax", reason, line, column)
             made_value = _node(value, text, done)
             node.entries.append(Entry(made_key, made_value, made_value.start < made_key.end))
     elif node.shape == "sequence":
@@ -378,14 +325,6 @@ def _node(composed: Any, text: str, done: dict[int, Node]) -> Node:
                 composed.start_mark.column + 1,
             )
     return node
-
-
-def _check_key(key: Node, mark: Any) -> None:
-    """YAML 1.1 loaders refuse a key that is not there, and one that is a collection."""
-    if key.shape != "scalar":
-        raise TextError("syntax", f"a {key.shape} as a key; loaders take words only", mark.line + 1, mark.column + 1)
-    if not key.text and not key.style and not key.tagged and not key.anchored:
-        raise TextError("syntax", "no key in front of this colon", mark.line + 1, mark.column + 1)
 
 
 def _whole_characters(text: str) -> str:
