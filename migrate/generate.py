@@ -47,6 +47,8 @@ def _json(data: Any) -> str:
 
 def _example(rule: str) -> Example | None:
     """The rule's fixture folder as an example; None for rules that no file's content can raise."""
+    if rule.startswith("FM6"):
+        return _model_example(rule)
     folder = ROOT / "fixtures" / "rules" / f"{rule}-{RULES[rule].slug}"
     if not folder.is_dir():
         return None
@@ -67,6 +69,30 @@ def _example(rule: str) -> Example | None:
         after=after.read_bytes().decode("utf-8") if after.exists() else None,
         message=finding["message"],
         hint=finding["hint"],
+    )
+
+
+def _model_example(rule: str) -> Example | None:
+    """The fixture of a rule about a model: its plan was made with torch, and is only read here."""
+    folder = ROOT / "fixtures" / "models" / f"{rule}-{RULES[rule].slug}"
+    if not folder.is_dir():
+        return None
+    plan_file, args = folder / "plan.json", folder / "args"
+    if not plan_file.is_file():
+        sys.exit(f"{rule}: {plan_file} is missing; run: pytest tests/runtime/test_model_fixtures.py --update-fixtures")
+    findings = json.loads(plan_file.read_text(encoding="utf-8"))["findings"]
+    finding = next((one for one in findings if one["rule"] == rule), None)
+    if finding is None:
+        sys.exit(f"{rule}: its fixture {folder.relative_to(ROOT)} does not raise it; see plan.json there")
+    more = args.read_text(encoding="utf-8").strip() if args.exists() else ""
+    return Example(
+        name="config.yaml",
+        args=" ".join(word for word in ("plan --model model:build --world-size 2", more) if word),
+        before=(folder / "config.yaml").read_text(encoding="utf-8"),
+        after=None,
+        message=finding["message"],
+        hint=finding["hint"],
+        model=(folder / "model.py").read_text(encoding="utf-8"),
     )
 
 

@@ -18,6 +18,7 @@ BANDS = {
     "3": "meaning, memory or speed may change",
     "4": "cannot be expressed",
     "5": "left-overs in FSDP2 files",
+    "6": "a model against its plan",
     "9": "the tool itself",
 }
 
@@ -32,6 +33,7 @@ class Example:
     after: str | None
     message: str
     hint: str
+    model: str | None = None  # the source of a model, for rules about a model and its config
 
 
 @lru_cache(maxsize=1)
@@ -48,7 +50,9 @@ def page(rule: Rule, example: Example | None) -> str:
         command = " ".join(word for word in ("fsdp-migrate", example.args, example.name) if word)
         parts += [f"> {example.message}", "", "## Example", "", f"`{command}` on", ""]
         parts += _fenced(example.before, example.name)
-        if example.after is None:
+        if example.model is not None:
+            parts += ["", "with `model.py`", "", "```python", *example.model.rstrip("\n").splitlines(), "```"]
+        elif example.after is None:
             parts += ["", "writes nothing."]
         else:
             after_is_yaml = not example.after.lstrip().startswith("{")

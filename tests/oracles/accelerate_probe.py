@@ -58,6 +58,26 @@ def probe(path: Path) -> dict[str, Any]:
         return {"error": f"{stage}: {type(error).__name__}: {str(error)[:200]}"}
 
 
+def worker_plugin(path: Path) -> tuple[Any, str]:
+    """The plugin that a worker builds from a config file, and the file's mixed precision."""
+    import accelerate.utils.dataclasses as dataclasses
+    import torch
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    with _worker_environment({}):
+        args = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+        args, _, _ = _validate_launch_command(args)
+        args.main_process_port = args.main_process_port or 29500
+        environment = prepare_multi_gpu_env(args)
+    with (
+        _worker_environment({name: value for name, value in environment.items() if isinstance(value, str)}),
+        mock.patch.object(dataclasses, "is_cuda_available", lambda: True),
+        mock.patch.object(torch.cuda, "current_device", lambda: 0),
+    ):
+        return dataclasses.FullyShardedDataParallelPlugin(), str(args.mixed_precision)
+
+
 def _mesh(plugin: Any, world: int, nodes: int) -> dict[str, int] | None:
     from accelerate.parallelism_config import ParallelismConfig
 
