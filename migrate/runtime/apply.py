@@ -215,12 +215,11 @@ def _shard(
     name: str,
 ) -> record.Applied:
     config, layout = work.plan.config, work.layout
-    units = [unit.modules[0] for unit in layout.units if unit.parameters]
-    order = (
-        prefetch.trace(model, units, example_inputs) if config.prefetch.forward and example_inputs is not None else None
-    )
+    sharding = [unit for unit in layout.units if unit.parameters]
+    traces = config.prefetch.forward and example_inputs is not None
+    order = prefetch.trace(model, [unit.modules for unit in sharding], example_inputs) if traces else None
     if config.checkpointing.enabled:
-        activation.checkpoint_blocks(work.blocks, offload=config.checkpointing.offload)
+        activation.checkpoint_blocks(work.blocks - work.precise, offload=config.checkpointing.offload)
     ignored = [slot for slot in filling.slots if slot.name in set(work.plan.ignored)]
     ignored_modules = [module for module in model.modules() if module in work.skip]
     for unit, planned in zip(layout.units, work.plan.units, strict=True):
@@ -236,6 +235,7 @@ def _shard(
         _fully_shard(unit, planned, mesh, config, {slot.tensor for slot in ignored})
         if bound is not None:
             rebind(bound, model)
+    units = [unit.modules[0] for unit in sharding]
     if config.prefetch.backward == "none":
         prefetch.without_backward_prefetch(units)
     if config.unused_params and capabilities.has("unused_parameters"):
@@ -248,7 +248,7 @@ def _shard(
     done = record.Applied(name, work.plan, mesh, placements, layout.tied, units=tuple(units))
     record.keep(model, done)
     if config.prefetch.forward:
-        _chain(model, done, units, order, layout.units)
+        _chain(model, done, sharding, order)
     return done
 
 
@@ -283,23 +283,15 @@ def _fully_shard(unit: Unit, planned: UnitPlan, mesh: Any, config: Fsdp2Config, 
     fully_shard(modules[0] if len(modules) == 1 else modules, **arguments)
 
 
-def _chain(
-    model: nn.Module,
-    done: record.Applied,
-    modules: Sequence[nn.Module],
-    order: list[nn.Module] | None,
-    units: Sequence[Unit],
-) -> None:
-    path = {unit.modules[0]: unit.title for unit in units}
-
-    def told(entered: list[nn.Module]) -> None:
-        done.forward_order = tuple(path[one] for one in entered)
+def _chain(model: nn.Module, done: record.Applied, units: Sequence[Unit], order: list[int] | None) -> None:
+    def install(entered: list[int]) -> None:
+        prefetch.chain([units[one].modules[0] for one in entered])
+        done.forward_order = tuple(units[one].title for one in entered)
 
     if order is None:
-        prefetch.learn(model, modules, told)
+        prefetch.learn(model, [unit.modules for unit in units], install)
     else:
-        prefetch.chain(order)
-        told(order)
+        install(order)
 
 
 def _tell(done: record.Applied, mesh: Any) -> None:

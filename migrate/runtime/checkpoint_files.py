@@ -267,7 +267,11 @@ def _trees(entries: Mapping[Where, Leaf], path: Path) -> dict[str, dict[str, Any
 
 def _read_folder(path: Path, flat: dict[Any, Any]) -> None:
     try:
-        load(flat, storage_reader=_Reader(path), planner=_Planner(flatten_state_dict=False))
+        load(
+            flat,
+            storage_reader=_Reader(path),
+            planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
+        )
     except CheckpointException as error:
         raise BadCheckpoint(f"{path}: cannot be read, and may be half loaded: {reasons(error)}") from None
 

@@ -174,6 +174,7 @@ def _planned(
         for name, one in unit.parameters.items()
     )
     checkpointed = config.checkpointing.enabled and any(module in blocks for module in unit.modules)
+    checkpointed = checkpointed and unit.kind != "full-precision"
     return UnitPlan(
         unit.paths, unit.kind, parameters, of_unit(unit.kind, config.mixed_precision), reshard, checkpointed
     )

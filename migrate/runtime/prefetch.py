@@ -14,15 +14,15 @@ from torch.utils._pytree import tree_map
 LOG = logging.getLogger("fsdp_migrate")
 
 
-def trace(model: nn.Module, modules: Sequence[nn.Module], example_inputs: Any) -> list[nn.Module] | None:
-    """`modules` in the order in which a forward with `example_inputs` enters them, each once.
+def trace(model: nn.Module, units: Sequence[Sequence[nn.Module]], example_inputs: Any) -> list[int] | None:
+    """Numbers of `units` in the order in which a forward with `example_inputs` enters them, each once.
 
     The forward runs on the meta device with stand-ins for every parameter and buffer: nothing is
     computed, no random number drawn, no buffer changed. None if the model cannot run so, as with
     control flow that looks at values.
     """
-    order: list[nn.Module] = []
-    hooks = [module.register_forward_pre_hook(_recorder(order)) for module in modules]
+    order: list[int] = []
+    hooks = _record(units, order)
     try:
         stand_ins = {
             name: torch.empty_like(tensor, device="meta", requires_grad=False)
@@ -53,26 +53,30 @@ def chain(order: Sequence[Any]) -> None:
         one.set_modules_to_forward_prefetch([following])
 
 
-def learn(root: nn.Module, modules: Sequence[nn.Module], done: Callable[[list[nn.Module]], None]) -> None:
-    """Chain `modules` after the first forward of `root`, in the order in which that entered them."""
-    order: list[nn.Module] = []
-    hooks = [module.register_forward_pre_hook(_recorder(order)) for module in modules]
+def learn(root: nn.Module, units: Sequence[Sequence[nn.Module]], done: Callable[[list[int]], None]) -> None:
+    """Call `done` after the first forward of `root`, with the order in which that entered `units`."""
+    order: list[int] = []
+    hooks = _record(units, order)
 
     def install(*_: Any) -> None:
         for hook in hooks:
             hook.remove()
-        chain(order)
         done(order)
 
     hooks.append(root.register_forward_hook(torch.compiler.disable(install)))  # type: ignore[no-untyped-call]
 
 
-def _recorder(order: list[nn.Module]) -> Any:
-    def record(module: nn.Module, _: Any) -> None:
-        if module not in order:
-            order.append(module)
+def _record(units: Sequence[Sequence[nn.Module]], order: list[int]) -> list[Any]:
+    """Hooks that note each unit when the first of its modules is entered."""
 
-    return torch.compiler.disable(record)  # type: ignore[no-untyped-call]
+    def recorder(number: int) -> Any:
+        def record(*_: Any) -> None:
+            if number not in order:
+                order.append(number)
+
+        return torch.compiler.disable(record)  # type: ignore[no-untyped-call]
+
+    return [module.register_forward_pre_hook(recorder(i)) for i, unit in enumerate(units) for module in unit]
 
 
 def without_backward_prefetch(units: Sequence[Any]) -> None:

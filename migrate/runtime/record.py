@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -48,15 +47,16 @@ class Applied:
         return "\n".join(lines) + "\n" + str(self.plan)
 
 
-_RECORDS: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()
+# on the model itself, so that it goes when the model goes; not found through wrappers that forward attributes
+_PLACE = "_fsdp_migrate_record"
 
 
 def keep(model: nn.Module, record: Applied) -> None:
-    _RECORDS[model] = record
+    model.__dict__[_PLACE] = record
 
 
 def find(model: nn.Module) -> Applied | None:
-    return _RECORDS.get(model)
+    return model.__dict__.get(_PLACE)
 
 
 def applied(model: nn.Module) -> Applied:

@@ -76,8 +76,15 @@ def load_torch_file(path: Path) -> Any:
         except RuntimeError:  # files of torch < 1.6 cannot be mapped
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadWeights(f"{path}: is no torch file of plain tensors (read with weights_only): {first}") from None
+        reason = _reason(error)
+        raise BadWeights(f"{path}: is no torch file of plain tensors (read with weights_only): {reason}") from None
+
+
+def _reason(error: Exception) -> str:
+    """A line of what torch says; the first is no use where it only advises to trust the file."""
+    said = (str(error).strip() or type(error).__name__).splitlines()
+    told = next((line for line in said if "WeightsUnpickler error:" in line), said[0])
+    return told.rpartition("WeightsUnpickler error:")[2].partition(". Please use")[0].strip()
 
 
 def _of_mapping(source: Any, name: str) -> Weights:
