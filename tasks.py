@@ -3,7 +3,8 @@
     python3 tasks.py demo     convert a shipped config and show the diff and the report
     python3 tasks.py test     all checks: format, lint, types, generated files, tests
     python3 tasks.py generate rewrite generated files
-    python3 tasks.py bench    time and memory against `accelerate to-fsdp2`
+    python3 tasks.py bench    time and memory against `accelerate to-fsdp2`, and of a sharded model against
+                              the other ways to shard it
 
 Nothing is needed beforehand but Python >= 3.10 and the package index.
 """
@@ -45,7 +46,7 @@ def demo() -> None:
 
 def test() -> None:
     environment("requirements.txt")
-    places = ["migrate", "tests", "benchmarks", "tasks.py"]
+    places = ["migrate", "tests", "benchmarks", "examples", "tasks.py"]
     run(str(PYTHON), "-m", "ruff", "format", "--check", *places)
     run(str(PYTHON), "-m", "ruff", "check", *places)
     run(str(PYTHON), "-m", "mypy")
@@ -61,6 +62,7 @@ def generate() -> None:
 def bench() -> None:
     environment("requirements.txt")
     run(str(PYTHON), "benchmarks/cli.py")
+    run(str(PYTHON), "benchmarks/apply.py")
 
 
 TASKS = {"demo": demo, "test": test, "generate": generate, "bench": bench}

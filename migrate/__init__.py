@@ -28,9 +28,9 @@ _HOMES = {
     "applied": ".runtime.record",
     "apply_config": ".runtime.apply",
     "check_optimizer": ".runtime.optimizers",
-    "clip_grad_norm_": ".runtime.training",
+    "clip_grad_norm_": ".runtime.clipping",
     "convert": ".api",
-    "forward_methods": ".runtime.training",
+    "forward_methods": ".runtime.methods",
     "full_params": ".runtime.training",
     "load": ".api",
     "load_checkpoint": ".runtime.checkpoints",
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
     from .runtime.checkpoints import BadCheckpoint as BadCheckpoint
     from .runtime.checkpoints import load_checkpoint as load_checkpoint
     from .runtime.checkpoints import save_checkpoint as save_checkpoint
+    from .runtime.clipping import clip_grad_norm_ as clip_grad_norm_
     from .runtime.errors import CannotApply as CannotApply
     from .runtime.errors import TorchNeeded as TorchNeeded
+    from .runtime.methods import forward_methods as forward_methods
     from .runtime.optimizers import check_optimizer as check_optimizer
     from .runtime.plan import Plan as Plan
     from .runtime.record import Applied as Applied
     from .runtime.record import applied as applied
     from .runtime.self_test import self_test as self_test
-    from .runtime.training import clip_grad_norm_ as clip_grad_norm_
-    from .runtime.training import forward_methods as forward_methods
     from .runtime.training import full_params as full_params
     from .runtime.training import no_sync as no_sync
 

@@ -94,7 +94,7 @@ def load(source: Source | Fsdp2Config, *, block: str | None = None, **options: A
     """
     if isinstance(source, Fsdp2Config):
         return source
-    result = convert(source, to="torch", **options)
+    result = as_document(source, **options)
     if result.status in ("refused", "error") or not result.configs:
         raise Refused(result.report)
     if block is None and len(result.configs) == 1:
@@ -103,6 +103,19 @@ def load(source: Source | Fsdp2Config, *, block: str | None = None, **options: A
         return result.configs[block]
     found = "there are several blocks" if block is None else f"there is no block {block!r}"
     raise BadOption("block", f"{found}; one of {', '.join(result.configs)}")
+
+
+def as_document(source: Source, **options: Any) -> Result:
+    """`convert` to an `Fsdp2Config` document, for callers who mean FSDP whatever the file says of itself.
+
+    A few of torch's own keywords tell no dialect; where every key is one of them, they are taken for that.
+    """
+    result = convert(source, to="torch", **options)
+    if result.status == "not-fsdp" and options.get("dialect") is None:
+        plain = convert(source, to="torch", **{**options, "dialect": "torch"})
+        if plain.configs and all(one.outcome != "unknown" for one in plain.report.outcomes):
+            return plain
+    return result
 
 
 def _text_and_name(source: str | os.PathLike[str]) -> tuple[str | None, str]:

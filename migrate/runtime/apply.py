@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,17 +14,18 @@ from torch import nn
 from ..config.fsdp2 import Fsdp2Config
 from ..report.model import Finding
 from ..rules import Note
-from . import activation, capabilities, environment, mesh_tensors, planning, precision, prefetch, record
+from . import environment, mesh_tensors, planning, record
 from .errors import CannotApply
 from .filling import Filling, differing, plan_filling
-from .optimizers import Bound, bind, rebind
-from .plan import Plan, UnitPlan
+from .methods import forward_methods as register_methods
+from .methods import method_owner
+from .optimizers import Bound, bind
+from .plan import Plan
 from .planning import Work
 from .reading import Source, read
 from .render import findings_text
-from .training import forward_methods as register_methods
-from .training import method_owner
-from .units import Unit
+from .sharding import shard
+from .together import together
 from .weights import BadWeights, Weights, open_weights
 
 LOG = logging.getLogger("fsdp_migrate")
@@ -72,22 +73,20 @@ def apply_config(
         TorchNeeded: torch is older than 2.6 or has no distributed support.
     """
     environment.require_torch()
-    source = _source(cfg, mesh, strict)
-    before = record.find(model)
-    if before is not None:
-        return _again(model, before, source, mesh)
+    if environment.world_of(mesh) is None:
+        raise CannotApply([Note("FM602").finding({})])
     kind = environment.device_type(mesh, device)
-    work, notes = _planned(model, source, mesh, kind)
-    bound = bind(model, optimizer, notes) if optimizer is not None else None
-    _check_methods(model, forward_methods, notes)
-    work = planning.with_findings(work, notes)
-    _stop_on_errors(work, strict)
     where = environment.use_device(kind, device)
-    plan = work.plan
+    given = {"optimizer": optimizer, "weights": weights, "init_fn": init_fn}
+    ready = together(lambda: _prepare(model, cfg, mesh, kind, given, forward_methods, strict), mesh)
+    if ready.work is None:
+        register_methods(model, *forward_methods)
+        return model
+    plan = ready.work.plan
     mesh = mesh if mesh is not None else environment.build_mesh(kind, plan.replicate, plan.shard, _flat(plan))
-    work, filling = _values(model, work, mesh, where, weights, init_fn)
+    work, filling = _values(model, ready.work, mesh, where, weights, init_fn)
     _stop_on_errors(work, strict, mesh)
-    done = _shard(model, work, mesh, where, filling, bound, example_inputs, source.name)
+    done = shard(model, work, mesh, where, filling, ready.bound, example_inputs, ready.source.name)
     register_methods(model, *forward_methods)
     _tell(done, mesh)
     return model
@@ -109,28 +108,65 @@ def plan_config(model: nn.Module, cfg: Config, *, world_size: int, strict: bool 
     return replace(plan, findings=tuple(_strictly(plan.findings))) if strict else plan
 
 
-def _source(cfg: Config, mesh: Any, strict: bool) -> Source:
-    world = environment.world_of(mesh)
-    if world is None:
-        raise CannotApply([Note("FM602").finding({})])
-    return read(cfg, world=world, group=environment.group_of(mesh), strict=strict)
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """What a rank is about to do; `work` is None where the model is sharded with this plan already."""
+
+    source: Source
+    work: Work | None
+    bound: Bound | None
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """What all ranks must have in common, each with a name."""
+        if self.work is None:
+            return [("whether the model is already sharded", "yes")]
+        plan, slots = self.work.plan, self.work.tensors
+        config = [("the config", repr(plan.config)), ("the mesh sizes", f"{plan.replicate} × {plan.shard}")]
+        return [
+            *config,
+            *((f"unit {unit.title}", repr(unit)) for unit in plan.units),
+            ("buffers and ignored parameters", slots),
+        ]
 
 
-def _planned(model: nn.Module, source: Source, mesh: Any, kind: str) -> tuple[Work, list[Note]]:
+def _prepare(
+    model: nn.Module,
+    cfg: Config,
+    mesh: Any,
+    kind: str,
+    given: Mapping[str, Any],
+    methods: Sequence[str],
+    strict: bool,
+) -> _Ready:
+    """Plan, without a word to other ranks. Raises whatever is wrong with the call on this one."""
+    world = environment.world_of(mesh) or 1
+    source = read(cfg, world=world, group=environment.group_of(mesh), strict=strict)
+    before = record.find(model)
+    if before is not None:
+        _same_again(before, source, mesh, given)
+        return _Ready(source, None, None)
     notes: list[Note] = []
     environment.check(source.config, mesh, kind, notes)
-    world = environment.world_of(mesh) or 1
     work = planning.make(model, source.config, world, environment.shape_of(mesh), source.findings)
-    return work, notes
+    optimizer = given["optimizer"]
+    bound = bind(model, optimizer, notes) if optimizer is not None else None
+    _check_methods(model, methods, notes)
+    work = planning.with_findings(work, notes)
+    _stop_on_errors(work, strict)
+    return _Ready(source, work, bound)
 
 
-def _again(model: nn.Module, before: record.Applied, source: Source, mesh: Any) -> nn.Module:
-    """A second call: nothing to do for the same plan, an error for another."""
-    same_mesh = mesh is None or mesh == before.mesh
-    if source.config == before.config and same_mesh:
+def _same_again(before: record.Applied, source: Source, mesh: Any, given: Mapping[str, Any]) -> None:
+    """A second call: nothing to do for the same plan; another plan, or more to do, is an error."""
+    idle = [name for name, value in given.items() if value is not None]
+    if source.config != before.config or (mesh is not None and mesh != before.mesh):
+        path = f"the model itself, with another plan (from {before.source}),"
+    elif idle:
+        path = f"the model itself, where {' and '.join(f'{one}=' for one in idle)} would have no effect,"
+    else:
         LOG.info("%s: already sharded with this plan, nothing to do", source.name)
-        return model
-    path = f"the model itself, with another plan (from {before.source})"
+        return
     raise CannotApply([Note("FM606", args={"path": path}).finding({})])
 
 
@@ -195,103 +231,15 @@ def _values(
         weights=opened,
         offered=offered,
         init=init_fn,
+        storage=work.storage,
         ignored={one for module in work.skip for one in module.parameters(recurse=False)},
         notes=notes,
     )
     ranks = differing(filling.kept, mesh)
+    filling.kept = ()  # let go: full parameters would otherwise outlive their shards
     if ranks:
         notes.append(Note("FM629", args={"ranks": ", ".join(map(str, ranks[:8]))}))
     return planning.with_findings(work, notes), filling
-
-
-def _shard(
-    model: nn.Module,
-    work: Work,
-    mesh: Any,
-    device: torch.device,
-    filling: Filling,
-    bound: Bound | None,
-    example_inputs: Any,
-    name: str,
-) -> record.Applied:
-    config, layout = work.plan.config, work.layout
-    sharding = [unit for unit in layout.units if unit.parameters]
-    traces = config.prefetch.forward and example_inputs is not None
-    order = prefetch.trace(model, [unit.modules for unit in sharding], example_inputs) if traces else None
-    if config.checkpointing.enabled:
-        activation.checkpoint_blocks(work.blocks - work.precise, offload=config.checkpointing.offload)
-    ignored = [slot for slot in filling.slots if slot.name in set(work.plan.ignored)]
-    ignored_modules = [module for module in model.modules() if module in work.skip]
-    for unit, planned in zip(layout.units, work.plan.units, strict=True):
-        modules = [module for module, owner in layout.managed.items() if owner is unit]
-        if unit.kind == "root":
-            modules += ignored_modules
-        precision.store({one: work.storage[one] for one in unit.parameters.values()})
-        _forget(unit, work)
-        _complete(filling.of_unit(modules))
-        buffer = precision.dtype_of(config.mixed_precision.buffer)
-        if buffer is not None:
-            precision.cast_buffers((one for one in modules if one not in work.skip | work.precise), buffer)
-        _fully_shard(unit, planned, mesh, config, {slot.tensor for slot in ignored})
-        if bound is not None:
-            rebind(bound, model)
-    units = [unit.modules[0] for unit in sharding]
-    if config.prefetch.backward == "none":
-        prefetch.without_backward_prefetch(units)
-    if config.unused_params and capabilities.has("unused_parameters"):
-        model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
-    placements = {
-        name: str(tuple(one.placements))  # type: ignore[attr-defined]
-        for name, one in model.named_parameters()
-        if mesh_tensors.is_sharded(one)
-    }
-    done = record.Applied(name, work.plan, mesh, placements, layout.tied, units=tuple(units))
-    record.keep(model, done)
-    if config.prefetch.forward:
-        _chain(model, done, sharding, order)
-    return done
-
-
-def _forget(unit: Unit, work: Work) -> None:
-    """Let go of the full parameters, which would otherwise outlive their shards."""
-    for one in unit.parameters.values():
-        del work.storage[one]
-    unit.parameters.clear()
-
-
-def _complete(left: list[str]) -> None:
-    if left:
-        names = ", ".join(f"`{name}`" for name in left)
-        note = Note("FM624", args={"names": names, "reason": "were left as they were by their initialiser"})
-        raise CannotApply([note.finding({})], "units before this one are already sharded: build the model anew")
-
-
-def _fully_shard(unit: Unit, planned: UnitPlan, mesh: Any, config: Fsdp2Config, left_out: set[torch.Tensor]) -> None:
-    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
-
-    arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": planned.precision.policy()}
-    if planned.reshard is not None:
-        arguments["reshard_after_forward"] = planned.reshard
-    elif capabilities.has("root_keeps_parameters_by_default"):
-        arguments["reshard_after_forward"] = None
-    if config.offload.params:
-        pin = config.offload.pin_memory and environment.accelerator() is not None
-        arguments["offload_policy"] = CPUOffloadPolicy(pin_memory=pin)
-    if left_out:
-        arguments["ignored_params"] = left_out
-    modules = list(unit.modules)
-    fully_shard(modules[0] if len(modules) == 1 else modules, **arguments)
-
-
-def _chain(model: nn.Module, done: record.Applied, units: Sequence[Unit], order: list[int] | None) -> None:
-    def install(entered: list[int]) -> None:
-        prefetch.chain([units[one].modules[0] for one in entered])
-        done.forward_order = tuple(units[one].title for one in entered)
-
-    if order is None:
-        prefetch.learn(model, [unit.modules for unit in units], install)
-    else:
-        install(order)
 
 
 def _tell(done: record.Applied, mesh: Any) -> None:

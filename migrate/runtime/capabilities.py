@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, str] = {
     "SparseAdam": "takes sparse gradients only",
 }
 """Optimizer class → why it does not train sharded parameters. Adam, AdamW (foreach and fused), SGD (not
-fused), RMSprop, Adagrad, NAdam, Adamax and Muon do."""
+fused), RMSprop, Adagrad, Adadelta, NAdam, RAdam, Adamax, ASGD and Muon do."""
 
 
 def release() -> tuple[int, int]:

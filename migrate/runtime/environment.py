@@ -49,7 +49,8 @@ def use_device(kind: str, device: Any) -> torch.device:
     asked = None if device is None else torch.device(device).index
     index = asked if asked is not None else _local_rank()
     module = torch.get_device_module(kind)
-    if index is not None and (device is not None or module.current_device() == 0):
+    there = index is not None and index < module.device_count()  # one visible device a process: LOCAL_RANK is none
+    if index is not None and (asked is not None or (there and module.current_device() == 0)):
         module.set_device(index)
     return torch.device(kind, module.current_device())
 
@@ -84,6 +85,8 @@ def check(config: Fsdp2Config, mesh: Any, kind: str, notes: list[Note]) -> None:
         return
     if config.offload.params and kind != "cpu" and "cpu" not in _backends():
         notes.append(Note("FM604", config.origins.get("offload.params", NOWHERE), {"device": kind}))
+    if config.mixed_precision.param and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL", "") == "1":
+        notes.append(Note("FM642", args={"param": config.mixed_precision.param}))
     if mesh is not None:
         _check_mesh(config, mesh, notes)
 
@@ -95,7 +98,9 @@ def _backends() -> str:
 def _check_mesh(config: Fsdp2Config, mesh: Any, notes: list[Note]) -> None:
     at = config.origins.get("mesh", NOWHERE)
     asked = config.mesh
-    if mesh.ndim > 2:
+    if mesh.get_coordinate() is None:
+        reason = "this rank is not in it"
+    elif mesh.ndim > 2:
         reason = f"it has {mesh.ndim} axes; pass the data-parallel part, such as mesh['dp']"
     elif mesh.ndim == 2 and not mesh.mesh_dim_names:
         reason = "a mesh of two axes needs names for them (mesh_dim_names)"

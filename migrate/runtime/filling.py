@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..rules import Note
 from . import mesh_tensors, tree
 from .parameters import listed
-from .weights import Entry, Weights
+from .weights import BadWeights, Entry, Weights
 
 How = Literal["keep", "read", "broadcast", "initialise"]
 _DDP = "module."
@@ -74,6 +74,7 @@ class Filling:
     init: Callable[[nn.Module], None] | None
     kept: Sequence[torch.Tensor] = ()  # neither filled nor ignored
     by_module: Mapping[nn.Module, list[Slot]] = field(default_factory=dict)
+    problem: str = ""
 
     def __post_init__(self) -> None:
         by_module: dict[nn.Module, list[Slot]] = {}
@@ -92,6 +93,7 @@ class Filling:
         left = self._initialise(modules, made)
         with torch.no_grad():
             self._read([slot for slot in slots if slot.how == "read"])
+            self._agree()
             mesh_tensors.broadcast((slot.tensor for slot in slots if slot.shared), self.mesh, self.device)
         return left
 
@@ -110,9 +112,20 @@ class Filling:
             return [slot.name for slot in fresh if slot.tensor.is_floating_point() and slot.tensor.isnan().any()]
 
     def _read(self, slots: Iterable[Slot]) -> None:
-        if self.weights is not None:
+        if self.weights is None or self.problem:
+            return
+        try:
             for slot in slots:
                 slot.tensor.copy_(self.weights.read(self.read_as[slot.name]))
+        except Exception as error:  # a disk that goes away: the other ranks wait to hear of it
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _agree(self) -> None:
+        """Raise on every rank what reading raised on the first."""
+        if self.read_as:
+            problem = mesh_tensors.broadcast_object(self.problem, self.mesh)
+            if problem:
+                raise BadWeights(problem)
 
 
 def initialise(module: nn.Module, init: Callable[[nn.Module], None] | None) -> None:
@@ -133,12 +146,14 @@ def plan_filling(
     offered: Mapping[str, Entry] | None,
     init: Callable[[nn.Module], None] | None,
     ignored: set[torch.Tensor],
+    storage: Mapping[nn.Parameter, torch.dtype],
     notes: list[Note],
 ) -> Filling:
     """Decide for every tensor where its value comes from.
 
     `offered` are the entries of the weights, the same on every rank; None where none were given.
-    `ignored` parameters stay what they are on each rank (experts, say), as under FSDP1; buffers do not.
+    `storage` is the dtype that parameters will have. `ignored` parameters stay what they are on each
+    rank (experts, say), as under FSDP1; buffers do not.
     Notes at error level name every tensor that would stay uninitialised.
     """
     slots = [Slot(places, "_parameters") for places in tree.parameter_owners(model).values()]
@@ -156,11 +171,12 @@ def plan_filling(
         if offer is not None:
             slot.how, read_as[slot.name], slot.shared = "read", offer, True
         elif slot.name in at_source:
-            slot.how, slot.shared = "initialise", broadcast or offered is not None
+            slot.how, slot.shared = "initialise", True  # other ranks may have another seed
         elif slot.name in elsewhere or (broadcast and slot.tensor not in ignored):
             slot.how, slot.shared = "broadcast", True
     if offered is not None:
-        _compare(slots, offered, prefix, read_as, init is not None, notes)
+        dtypes = {slot.name: storage.get(slot.tensor, slot.tensor.dtype) for slot in slots}  # type: ignore[call-overload]
+        _compare(slots, offered, prefix, read_as, init is not None, dtypes, notes)
     _uninitialised(slots, offered is not None, init, notes)
     kept = [slot.tensor for slot in slots if slot.how == "keep" and slot.tensor not in ignored]
     return Filling(slots, mesh, device, weights, read_as, init, kept)
@@ -179,8 +195,13 @@ def _compare(
     prefix: str,
     read_as: Mapping[str, str],
     init: bool,
+    dtypes: Mapping[str, torch.dtype],
     notes: list[Note],
 ) -> None:
+    if not read_as:
+        reason = f"have no name in common with the weights, which hold {listed(sorted(offered)) or 'nothing'}"
+        notes.append(Note("FM624", args={"names": "the model's tensors", "reason": reason}))
+        return
     taken = {prefix + name for slot in slots for name in slot.names}
     unexpected = sorted(set(offered) - taken)
     if unexpected:
@@ -202,8 +223,8 @@ def _compare(
         notes.append(Note("FM639", args={"differences": shown}))
     casts: dict[str, list[str]] = {}
     for slot in slots:
-        if slot.how == "read" and slot.tensor.dtype is not offered[read_as[slot.name]].dtype:
-            change = f"{offered[read_as[slot.name]].dtype} to {slot.tensor.dtype}".replace("torch.", "")
+        if slot.how == "read" and dtypes[slot.name] is not offered[read_as[slot.name]].dtype:
+            change = f"{offered[read_as[slot.name]].dtype} to {dtypes[slot.name]}".replace("torch.", "")
             casts.setdefault(change, []).append(slot.name)
     for change, names in casts.items():
         notes.append(Note("FM626", args={"change": change, "names": listed(names)}))
@@ -280,13 +301,10 @@ def _empty(slot: Slot, device: torch.device) -> torch.Tensor:
     made = torch.empty_like(old, device=device)
     if slot.how == "initialise" and old.is_floating_point():
         made.fill_(float("nan"))
-    if not isinstance(old, nn.Parameter):
-        return made
-    return (
-        type(old)(made, requires_grad=old.requires_grad)
-        if type(old) is nn.Parameter
-        else nn.Parameter(made, old.requires_grad)
-    )
+    if isinstance(old, nn.Parameter):
+        made = nn.Parameter(made, old.requires_grad)
+    made.__dict__.update(vars(old))  # marks such as _no_weight_decay
+    return made
 
 
 def differing(tensors: Iterable[torch.Tensor], mesh: Any) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..config.fsdp2 import Fsdp2Config
 from ..rules import Note
@@ -32,20 +33,37 @@ def sort(model: nn.Module, config: Fsdp2Config, skip: set[nn.Module], notes: lis
         if parameter in left_out or not isinstance(parameter, nn.Parameter):
             continue
         rule = _alone(parameter, config)
+        if is_lazy(parameter) or parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            by_rule.setdefault("FM648" if is_lazy(parameter) else "FM649", []).append(places[0].name)
+        if is_lazy(parameter):
+            left_out.add(parameter)
+            continue
         if rule:
             by_rule.setdefault(rule, []).append(places[0].name)
         if rule in ("FM612", "FM613", "FM632"):
             left_out.add(parameter)
             continue
         storage[parameter] = stored(parameter, config.mixed_precision)
-    for rule, names in by_rule.items():
+    by_rule["FM645"] = _ignored_in_part(model, skip)
+    for rule, names in ((rule, names) for rule, names in by_rule.items() if names):
         notes.append(Note(rule, args={"names": listed(names)}))
     if left_out and not capabilities.has("ignored_params"):
         notes.append(too_old("ignored_params", "parameters that are left out of sharding"))
     return Sorted(left_out, storage)
 
 
+def _ignored_in_part(model: nn.Module, skip: set[nn.Module]) -> list[str]:
+    """Trainable parameters that an ignored module shares with one that is not."""
+    found = []
+    for one, places in tree.parameter_owners(model).items():
+        if one.requires_grad and 0 < sum(place.module in skip for place in places) < len(places):
+            found.append(next(place.name for place in places if place.module not in skip))
+    return found
+
+
 def _alone(parameter: nn.Parameter, config: Fsdp2Config) -> str | None:
+    if is_lazy(parameter):
+        return None
     if type(parameter).__name__ in QUANTISED:
         return "FM632"
     if parameter.ndim == 0:
@@ -55,6 +73,8 @@ def _alone(parameter: nn.Parameter, config: Fsdp2Config) -> str | None:
     integer = not parameter.dtype.is_floating_point and not parameter.dtype.is_complex
     if integer and config.mixed_precision.param and not capabilities.has("integer_parameters_stay_integer"):
         return "FM640"
+    if parameter.dtype.is_complex and (config.mixed_precision.param or config.mixed_precision.reduce):
+        return "FM647"
     return None if parameter.is_contiguous() else "FM614"
 
 

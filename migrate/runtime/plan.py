@@ -119,7 +119,8 @@ class Collectives:
 class Plan:
     """Everything that `apply_config` will do. `replicate` × `shard` are the mesh sizes in ranks.
 
-    `ignored` names parameters that no unit takes. Two plans are equal if they do the same.
+    `ignored` names parameters that no unit takes, `whole_bytes` is what they hold on every rank. Two plans
+    are equal if they do the same.
     """
 
     model: str
@@ -128,6 +129,7 @@ class Plan:
     shard: int
     units: tuple[UnitPlan, ...]
     ignored: tuple[str, ...]
+    whole_bytes: int
     findings: tuple[Finding, ...]
 
     @property
@@ -167,6 +169,16 @@ class Plan:
     def largest_gathered(self) -> int:
         """Bytes of the largest unit while it is gathered."""
         return max((unit.gathered_bytes(self.shard) for unit in self.units), default=0)
+
+    @property
+    def gathered_at_once(self) -> int:
+        """Bytes of gathered parameters at the worst moment: units that keep theirs, and two of those that do not,
+        the one that computes and the one that is prefetched. The root keeps its own between forward and backward.
+        """
+        sizes = {id(unit): unit.gathered_bytes(self.shard) for unit in self.units}
+        keeping = [unit for unit in self.units if unit.gathers() < 2]
+        passing = sorted((sizes[id(unit)] for unit in self.units if unit.gathers() == 2), reverse=True)
+        return sum(sizes[id(unit)] for unit in keeping) + sum(passing[:2]) if self.shard > 1 else 0
 
     @property
     def padding(self) -> float:

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..config.fsdp2 import Fsdp2Config
 from ..report.model import Finding
 from ..rules import NOWHERE, Note
-from . import capabilities, tree, wrap
+from . import capabilities, mesh_tensors, tree, wrap
 from . import parameters as parameter_rules
 from .parameters import listed, too_old
 from .plan import ParameterPlan, Plan, UnitPlan
 from .precision import of_unit, word_of
+from .record import SHARDED_MARK
 from .units import Layout, Unit
 from .units import layout as lay_out
 
@@ -38,6 +40,7 @@ class Work:
     skip: set[nn.Module]
     left_out: set[torch.Tensor]
     storage: dict[nn.Parameter, torch.dtype]
+    tensors: str  # names, shapes and dtypes of what is filled beside the units
 
 
 def make(
@@ -68,8 +71,16 @@ def make(
     names = {one: places[0].name for one, places in tree.parameter_owners(model).items()}
     ignored = tuple(sorted(names[one] for one in found.left_out if one in names))
     findings = (*said, *(note.finding({}) for note in notes))
-    plan = Plan(type(model).__name__, config, replicate, shard, units, ignored, findings)
-    return Work(plan, layout, blocks, precise, skip, found.left_out, found.storage)
+    whole = sum(mesh_tensors.local_of(one).nbytes for one in found.left_out if not is_lazy(one))
+    plan = Plan(type(model).__name__, config, replicate, shard, units, ignored, whole, findings)
+    return Work(plan, layout, blocks, precise, skip, found.left_out, found.storage, _beside(model, found.left_out))
+
+
+def _beside(model: nn.Module, left_out: set[torch.Tensor]) -> str:
+    """Buffers and ignored parameters in the order in which they are filled; ranks must agree on it."""
+    buffers = [(places[0].name, one) for one, places in tree.buffer_owners(model).items()]
+    ignored = [(places[0].name, one) for one, places in tree.parameter_owners(model).items() if one in left_out]
+    return repr([(name, tuple(one.shape), str(one.dtype)) for name, one in (*buffers, *ignored) if not is_lazy(one)])
 
 
 def with_findings(work: Work, notes: Iterable[Note]) -> Work:
@@ -87,6 +98,9 @@ def leftovers(model: nn.Module, notes: list[Note]) -> None:
         elif any(cls.__name__ in ("FSDPModule", "ReplicateModule") for cls in type(module).__mro__):
             notes.append(Note("FM606", args={"path": path or "the model itself"}))
             return
+    inside = next((name for name, one in model.named_parameters() if getattr(one, SHARDED_MARK, False)), None)
+    if inside is not None:
+        notes.append(Note("FM606", args={"path": f"`{inside}`, of a model around this one,"}))
 
 
 def sizes(config: Fsdp2Config, world: int, notes: list[Note]) -> tuple[int, int]:
@@ -112,6 +126,8 @@ def _checkpointing(model: nn.Module, config: Fsdp2Config, blocks: set[nn.Module]
     at = config.origins.get("checkpointing.enabled", NOWHERE)
     if not blocks:
         notes.append(Note("FM630", at))
+    if any(getattr(getattr(one, "config", None), "use_cache", False) is True for one in model.modules()):
+        notes.append(Note("FM633", at))
     active = [path for path, one in model.named_modules() if getattr(one, "gradient_checkpointing", False) is True]
     wrapped = [path for path, one in model.named_modules() if type(one).__name__ == "CheckpointWrapper"]
     if active or wrapped:

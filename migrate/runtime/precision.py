@@ -87,8 +87,8 @@ def store(parameters: Mapping[nn.Parameter, torch.dtype]) -> None:
 
 
 def cast_buffers(modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
-    """Floating buffers of `modules` themselves, not of their children, to `dtype`."""
+    """Floating buffers of `modules` (not of their children) to `dtype`, in place: what is shared stays so."""
     for module in modules:
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                module._buffers[name] = buffer.to(dtype)
+        for buffer in module.buffers(recurse=False):
+            if buffer.is_floating_point():
+                buffer.data = buffer.data.to(dtype)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from ..api import Refused, convert
+import torch
+
+from ..api import Refused, as_document
 from ..config.fsdp2 import Fsdp2Config
 from ..options import BadOption
 from ..report.model import Finding
@@ -38,13 +41,10 @@ def read(
     """
     if isinstance(cfg, Fsdp2Config):
         return Source(cfg, "Fsdp2Config")
-    asked = {"world_size": world, "gpus_per_node": group, **options}
-    result = convert(cfg, to="torch", **asked)
-    if result.status == "not-fsdp":
-        # few keys tell no dialect, but whoever calls means FSDP: torch's own keywords, if they all are
-        plain = convert(cfg, to="torch", **{**asked, "dialect": "torch"})
-        known = plain.configs and all(one.outcome != "unknown" for one in plain.report.outcomes)
-        result = plain if known else result
+    if not isinstance(cfg, (str, os.PathLike, Mapping)):
+        raise TypeError(f"cfg: expected a path, a mapping or an Fsdp2Config, found {type(cfg).__name__}")
+    given = _plain(cfg) if isinstance(cfg, Mapping) else cfg
+    result = as_document(given, world_size=world, gpus_per_node=group, **options)
     if result.status in ("refused", "error") or not result.configs:
         raise Refused(result.report)
     if len(result.configs) > 1:
@@ -52,6 +52,20 @@ def read(
         raise BadOption("block", f"there are several blocks ({blocks}); pass load(cfg, block=...) instead of the file")
     told = tuple(one for one in result.findings if one.rule not in _ABOUT_THE_FILE)
     return Source(next(iter(result.configs.values())), result.report.path, told)
+
+
+def _plain(value: Any) -> Any:
+    """What people have at hand in code, as a file would write it: dtypes, enum members, classes, sets."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        plain = [_plain(one) for one in value]
+        return sorted(plain, key=str) if isinstance(value, (set, frozenset)) else plain
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.name
+    return value.__name__ if isinstance(value, type) else value
 
 
 # what happens to keys of a file that is not being written

@@ -47,6 +47,9 @@ class Applied:
         return "\n".join(lines) + "\n" + str(self.plan)
 
 
+SHARDED_MARK = "_fsdp_migrate_sharded"
+"""Attribute of every parameter that `apply_config` sharded."""
+
 # on the model itself, so that it goes when the model goes; not found through wrappers that forward attributes
 _PLACE = "_fsdp_migrate_record"
 

@@ -25,7 +25,14 @@ def plan_text(plan: Plan) -> str:
         right=(1, 6),
     )
     lines += ["", f"per rank: parameters {size(plan.parameter_bytes)}, gradients {size(plan.gradient_bytes)}, "]
-    lines[-1] += f"Adam states {size(plan.optimizer_bytes)}; largest gathered unit {size(plan.largest_gathered)}"
+    lines[-1] += f"Adam states {size(plan.optimizer_bytes)}"
+    lines[-1] += ", all in CPU memory" if plan.config.offload.params else ""
+    if plan.whole_bytes:
+        lines.append(f"whole on every rank: {size(plan.whole_bytes)} of parameters that are not sharded")
+    if plan.shard > 1:
+        lines.append(
+            f"gathered at once: up to {size(plan.gathered_at_once)}, largest unit {size(plan.largest_gathered)}"
+        )
     if plan.padding >= 0.001:
         lines.append(f"padding: {100 * plan.padding:.1f} % of what is gathered")
     c = plan.collectives
@@ -52,6 +59,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "parameters": plan.parameter_bytes,
             "gradients": plan.gradient_bytes,
             "adam_states": plan.optimizer_bytes,
+            "whole": plan.whole_bytes,
+            "gathered_at_once": plan.gathered_at_once,
             "largest_gathered_unit": plan.largest_gathered,
         },
         "padding": round(plan.padding, 6),

@@ -17,7 +17,7 @@ from ..config.origin import Origin
 from ..rules import NOWHERE, Note
 from . import tree
 
-NO_FORWARD = (nn.ModuleList, nn.ModuleDict)
+NO_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Containers that are never called, so that neither FSDP can hook their forward."""
 
 SIZE_DEFAULT = 100_000_000
@@ -58,6 +58,9 @@ def targets(model: nn.Module, config: Fsdp2Config, skip: set[nn.Module], notes: 
         found = _by_name(model, wrap.names, notes, config.origins.get("wrap.names", NOWHERE))
     else:
         found = set()
+    if wrap.policy != "size":
+        # MultiheadAttention reads the weights of its out_proj and never calls it
+        found -= {one.out_proj for one in model.modules() if isinstance(one, nn.MultiheadAttention)}
     return {module for module in found if module is not model and module not in skip}
 
 

@@ -19,8 +19,10 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, table: torch.Tensor | None = None) -> torch.Tensor:
         b, t, d = x.shape
+        if table is not None:  # as a rotary table: whether it arrives in fp32 shows in the product
+            x = (x.float() * table.float()).to(x.dtype)
         q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d)
         x = x + self.dropout(self.out(mixed))
@@ -28,7 +30,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embeddings, blocks, final norm, head; `tied` shares the embedding with the head."""
+    """Embeddings, blocks, final norm, head; `tied` shares the embedding with the head, `table` hands an fp32
+    tensor to every block."""
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Transformer(nn.Module):
         tied: bool = False,
         dropout: float = 0.0,
         scale: bool = True,
+        table: bool = False,
     ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, dim), nn.Embedding(16, dim)
@@ -47,11 +51,12 @@ class Transformer(nn.Module):
             self.head.weight = self.tokens.weight
         if scale:
             self.register_buffer("scale", torch.tensor(1.37))
+        self.register_buffer("table", 1 + torch.rand(dim) if table else None)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
-            x = block(x)
+            x = block(x) if self.table is None else block(x, self.table)
         x = self.norm(x)
         return self.head(x * self.scale if hasattr(self, "scale") else x)
 
@@ -66,6 +71,7 @@ class Conv(nn.Module):
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = 1.37 * x  # in the dtype in which the root gets it
         for part in self.body:
             x = part(x)
         return self.head(x.mean((2, 3)))

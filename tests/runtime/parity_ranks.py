@@ -12,7 +12,7 @@ from typing import Any
 
 import models
 import torch
-from fsdp_migrate import apply_config, applied, clip_grad_norm_, load, no_sync
+from fsdp_migrate import applied, apply_config, clip_grad_norm_, load, no_sync
 from fsdp_migrate.runtime.self_test import CountCollectives
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (

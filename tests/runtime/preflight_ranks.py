@@ -112,6 +112,7 @@ def no_cpu_backend(rank: int) -> list[tuple[str, str]]:
     with (
         mock.patch.object(environment, "_backends", lambda: "cuda:nccl"),
         mock.patch.object(environment, "device_type", lambda *_: "cuda"),
+        mock.patch.object(environment, "use_device", lambda *_: torch.device("cpu")),
     ):
         return refusal(nn.Linear(4, 4), config)
 
@@ -221,6 +222,129 @@ def told_once(rank: int) -> list[str]:
     except CannotApply as error:
         said.append(f"strict: {sorted(one.rule for one in error.findings if one.severity == 'error')}")
     return said
+
+
+def evaluated_in_full_precision(rank: int) -> list[str]:
+    with mock.patch.dict("os.environ", {"FSDP_USE_FULL_PREC_IN_EVAL": "1"}):
+        low = apply_config(nn.Linear(4, 4), Fsdp2Config(mixed_precision=MixedPrecision("bfloat16", "bfloat16")))
+        full = apply_config(nn.Linear(4, 4), Fsdp2Config())
+    return [one.rule for model in (low, full) for one in applied(model).findings]
+
+
+def second_calls(rank: int) -> dict[str, Any]:
+    """What a second call cannot do any more is an error, not a silent no-op."""
+    config = Fsdp2Config(wrap=BLOCKS)
+    model = apply_config(Transformer(layers=1), config)
+    refused = {}
+    for name, value in (
+        ("optimizer", torch.optim.SGD(Transformer(layers=1).parameters())),
+        ("weights", {}),
+        ("init_fn", lambda module: None),
+    ):
+        try:
+            apply_config(model, config, **{name: value})
+        except CannotApply as error:
+            refused[name] = str(error)
+    part = ""
+    try:
+        apply_config(apply_config(nn.Sequential(nn.Linear(4, 4)), Fsdp2Config())[0], Fsdp2Config())
+    except CannotApply as error:
+        part = str(error)
+    return {"refused": refused, "part": part}
+
+
+def one_rank_alone(rank: int) -> dict[str, str]:
+    """Errors on the second rank only, or other settings there: both raise, none waits."""
+    told = {}
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
+        "method": (Fsdp2Config(), {"forward_methods": ("nope",) if rank else ()}),
+        "file": ("/nowhere/config.yaml" if rank else Fsdp2Config(), {}),
+        "config": (Fsdp2Config(reshard_after_forward=not rank), {}),
+        "mesh": (Fsdp2Config(mesh=Mesh(2, 1) if rank else Mesh()), {}),
+        "frozen": (Fsdp2Config(), {}),
+        "buffers": (Fsdp2Config(loading=Loading(broadcast=True)), {}),
+    }
+    for name, (config, arguments) in calls.items():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        if name == "frozen" and rank:
+            model[0].requires_grad_(False)
+        if name == "buffers":
+            for one in ("a", "b") if rank else ("b", "a"):
+                model.register_buffer(one, torch.zeros(2))
+        try:
+            apply_config(model, config, **arguments)
+        except (CannotApply, OSError) as error:
+            told[name] = str(error)
+        assert not any(isinstance(one, FSDPModule) for one in model.modules())
+    return told
+
+
+def what_people_have_at_hand(rank: int) -> dict[str, Any]:
+    """Enum members, dtypes and classes in a mapping; marks on parameters; a shared buffer."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    model = Transformer(layers=1)
+    for name, one in model.named_parameters():
+        one.no_decay = name.endswith("bias")
+    model.blocks[0].register_buffer("shared", model.scale)
+    cfg = {
+        "sharding_strategy": ShardingStrategy.SHARD_GRAD_OP,
+        "auto_wrap_policy": {"transformer_layer_cls": {type(model.blocks[0])}},
+        "mixed_precision": {"param_dtype": torch.bfloat16, "buffer_dtype": torch.bfloat16},
+    }
+    apply_config(model, cfg)
+    plan = applied(model).plan
+    return {
+        "reshard": [unit.reshard for unit in plan.units],
+        "units": [unit.title for unit in plan.units],
+        "param": plan.config.mixed_precision.param,
+        "marked": sum(one.no_decay for one in model.parameters()),
+        "shared": model.scale is model.blocks[0].shared and model.scale.dtype is torch.bfloat16,
+    }
+
+
+def seeds_of_their_own(rank: int) -> list[float]:
+    """A meta model initialised under another seed on each rank: replicas must be equal all the same."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4))
+    torch.manual_seed(100 + rank)
+    apply_config(model, Fsdp2Config(mesh=Mesh(2, 1)))
+    return model[0].weight.to_local().flatten().tolist()
+
+
+def first_rank_on_meta(rank: int) -> list[float]:
+    model = nn.Linear(4, 4, bias=False)
+    if rank == 0:
+        model = model.to("meta")
+    else:
+        model.weight.data.fill_(9.0)
+    apply_config(model, {"sharding_strategy": "FULL_SHARD"})
+    return model.weight.full_tensor().flatten().tolist()
+
+
+def other_models(rank: int) -> dict[str, list[tuple[str, str]]]:
+    with torch.device("meta" if rank else "cpu"):
+        other_dtype = nn.Linear(4, 4, dtype=torch.float32 if rank else torch.bfloat16)
+    return {
+        "shapes": refusal(nn.Linear(4, 4 + rank), Fsdp2Config(loading=Loading(broadcast=True))),
+        "dtypes": refusal(other_dtype, Fsdp2Config(loading=Loading(rank0_only=True))),
+    }
+
+
+def no_name_in_common(rank: int) -> list[tuple[str, str]]:
+    weights = {"x.weight": torch.zeros(4, 4), "x.bias": torch.zeros(4)} if rank == 0 else {}
+    return refusal(nn.Linear(4, 4), Fsdp2Config(), weights=weights)
+
+
+def tensor_parallel_on_meta(rank: int) -> list[tuple[str, str]]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+    weights = {"0.weight": torch.zeros(8, 8), "0.bias": torch.zeros(8)}
+    return refusal(model, Fsdp2Config(), mesh=mesh["dp"], weights=weights)
 
 
 def no_shard(rank: int) -> str:

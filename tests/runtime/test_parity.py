@@ -62,6 +62,12 @@ ROWS = (
         "layer-norm-in-full-precision",
         FULL | {"mixed_precision": BF16_FP32 | {"_module_classes_to_ignore": ["LayerNorm"]}},
     ),
+    Parity("fp32-argument-of-blocks", FULL | {"mixed_precision": BF16_FP32}, arguments={"table": True}),
+    Parity(
+        "fp32-argument-cast-at-units",
+        FULL | {"mixed_precision": BF16_FP32 | {"cast_forward_inputs": True}},
+        arguments={"table": True},
+    ),
     Parity("shard-grad-op-bf16", ZERO2 | {"mixed_precision": BF16_FP32}),
     Parity("size-based", {"auto_wrap_policy": {"min_num_params": 2000}}),
     Parity("size-based-everything", {"auto_wrap_policy": {"min_num_params": 1}}, arguments={"layers": 1}),

@@ -143,6 +143,69 @@ def test_methods(two: Pool) -> None:
         assert "FM634" in result
 
 
+def test_an_environment_variable_that_fsdp2_does_not_read(two: Pool) -> None:
+    for result in two.run(MODULE, "evaluated_in_full_precision"):
+        assert result == ["FM642"]
+
+
+def test_other_models_on_other_ranks(two: Pool) -> None:
+    for result in two.run(MODULE, "other_models"):
+        for [(rule, message)] in result.values():
+            assert rule == "FM643"
+            assert "rank 1 is about to do something else than the first rank: unit (root) differs" in message
+
+
+def test_second_calls_that_ask_for_more(two: Pool) -> None:
+    for result in two.run(MODULE, "second_calls"):
+        assert set(result["refused"]) == {"optimizer", "weights", "init_fn"}
+        for name, message in result["refused"].items():
+            assert f"{name}= would have no effect" in message
+        assert "of a model around this one, is already sharded" in result["part"]
+
+
+def test_one_rank_alone_stops_all(two: Pool) -> None:
+    first, second = two.run(MODULE, "one_rank_alone")
+    assert "FM634" in second["method"]
+    assert "FM646" in first["method"]
+    assert "rank 1 cannot go on" in first["method"]
+    assert "no such file" in second["file"]
+    assert "rank 1 cannot go on: OSError" in first["file"]
+    for told in (first, second):
+        assert "the config differs" in told["config"]
+        assert "the config differs" in told["mesh"]
+        assert "unit (root) differs" in told["frozen"]
+        assert "buffers and ignored parameters differs" in told["buffers"]
+
+
+def test_what_people_have_at_hand(two: Pool) -> None:
+    for result in two.run(MODULE, "what_people_have_at_hand"):
+        assert result["reshard"] == [False, False]
+        assert result["units"] == ["blocks.0", "(root)"]
+        assert result["param"] == "bfloat16"
+        assert result["marked"] == 6
+        assert result["shared"]
+
+
+def test_initialised_values_are_the_first_ranks(two: Pool) -> None:
+    first, second = two.run(MODULE, "seeds_of_their_own")
+    assert first == second
+    patched, other = two.run(MODULE, "first_rank_on_meta")
+    assert patched == other
+    assert 9.0 not in patched
+
+
+def test_weights_of_another_model(two: Pool) -> None:
+    for [(rule, message)] in two.run(MODULE, "no_name_in_common"):
+        assert rule == "FM624"
+        assert "no name in common with the weights, which hold `x.bias`, `x.weight`" in message
+
+
+def test_tensor_parallel_weights_on_meta(four: Pool) -> None:
+    for [(rule, message)] in four.run(MODULE, "tensor_parallel_on_meta"):
+        assert rule == "FM644"
+        assert "`0.weight`" in message
+
+
 def test_no_shard_is_refused_unless_asked_for(two: Pool) -> None:
     for result in two.run(MODULE, "no_shard"):
         assert "FM401" in result

@@ -91,7 +91,7 @@ def test_size_policy_is_torchs(precision: bool) -> None:
         )
         precise = wrap.full_precision(root, config.mixed_precision.full_precision_classes, skip)
         ours = wrap.targets(root, config, skip, []) | precise
-        names = {path: module for path, module in root.named_modules()}
+        names = dict(root.named_modules())
         theirs = by_torch(root, threshold, skip, precision)
         wanted = {path for path, module in names.items() if module in theirs}
         assert {path for path, module in names.items() if module in ours} == wanted, f"seed {seed}"
@@ -100,4 +100,4 @@ def test_size_policy_is_torchs(precision: bool) -> None:
 
 
 def test_no_threshold_is_torchs_default() -> None:
-    assert wrap.SIZE_DEFAULT == functools.partial(size_based_auto_wrap_policy).func.__defaults__[0]
+    assert functools.partial(size_based_auto_wrap_policy).func.__defaults__[0] == wrap.SIZE_DEFAULT
