@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,12 +25,15 @@ class Item:
     conversion: Conversion
 
 
-def convert_all(inputs: Iterable[tuple[str, Path | None, bytes | None]], choices: Choices) -> list[Item]:
-    """Convert each input; bytes that are None are read from the path."""
-    return [_one(name, path, data, choices) for name, path, data in inputs]
+def convert_all(
+    inputs: Iterable[tuple[str, Path | None, bytes | None]], choices_for: Callable[[str], Choices]
+) -> list[Item]:
+    """Convert each input with the choices for its name; bytes that are None are read from the path."""
+    return [convert_one(name, path, data, choices_for(name)) for name, path, data in inputs]
 
 
-def _one(name: str, path: Path | None, data: bytes | None, choices: Choices) -> Item:
+def convert_one(name: str, path: Path | None, data: bytes | None, choices: Choices) -> Item:
+    """Convert one input; whatever goes wrong becomes a finding."""
     try:
         content = read_file(path) if data is None and path is not None else data or b""
     except FileProblem as problem:
@@ -77,6 +80,16 @@ def unwritten(item: Item, rule: str, reason: str = "", *, unusable: bool = False
 
 def report_of(items: Sequence[Item]) -> Report:
     return Report(__version__, tuple(item.conversion.report for item in items))
+
+
+def worst_code(reports: Sequence[FileReport], fail_on: Severity) -> int:
+    """Exit code of a run that only looks: 2 for an unreadable file, 1 for a finding at `fail_on` or worse.
+
+    A file whose findings are all accepted counts as no other.
+    """
+    if any(one.unusable and one.findings for one in reports):
+        return 2
+    return int(any(at_least(finding.severity, fail_on) for one in reports for finding in one.findings))
 
 
 def exit_code(items: Sequence[Item], fail_on: Severity, check: bool) -> int:

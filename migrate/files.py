@@ -8,6 +8,12 @@ import stat
 from pathlib import Path
 
 MAX_BYTES = 8 * 1024 * 1024
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+"""Names of launch scripts: text that no parser of configs reads."""
+
+
+def is_script(name: str) -> bool:
+    return name.lower().endswith(SCRIPTS)
 
 
 class FileProblem(Exception):

@@ -13,10 +13,10 @@ import click
 
 from ..batch import Item, convert_all, exit_code, report_of, unwritten, write_back
 from ..choices import options
-from ..files import FileProblem, write_new
+from ..files import FileProblem, read_file, write_new
 from ..report import json as json_format
 from ..report import text as text_format
-from .options import choices_of, err, out, painter, with_choices
+from .options import choices_by_path, choices_of, err, out, painter, settings_of, with_choices, with_settings
 
 
 @click.command("convert", context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,7 +25,9 @@ from .options import choices_of, err, out, painter, with_choices
 @click.option("-o", "--output", metavar="FILE", help="Write the result of one file to FILE; - is standard output.")
 @click.option("--check", is_flag=True, help="Exit 1 if a file would change.")
 @click.option("--stdin-filename", metavar="NAME", help="The name of the text read with -.")
+@click.option("--skip-unrelated", is_flag=True, help="Pass over files that do not mention FSDP.")
 @with_choices
+@with_settings
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the report.")
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning", "info"]), default="error", show_default=True,
@@ -39,6 +41,8 @@ def command(
     output: str | None,
     check: bool,
     stdin_filename: str | None,
+    skip_unrelated: bool,
+    settings_file: str | None,
     form: str,
     fail_on: Any,
     color: str,
@@ -52,9 +56,15 @@ def command(
     """
     choices = choices_of(**chosen)
     _usage(paths, write, output, check, form)
+    if skip_unrelated and output is not None:
+        raise click.UsageError("-o always writes its one file, so it goes without --skip-unrelated")
     if choices.to is not None and (write or output is None):
         raise click.UsageError("--to makes another document: name it with -o FILE (-o - for standard output)")
-    items = convert_all(_inputs(paths, stdin_filename), choices)
+    choices_for = choices_by_path(settings_of(settings_file), chosen)
+    inputs = _inputs(paths, stdin_filename)
+    if skip_unrelated:
+        inputs = [one for one in inputs if _is_related(*one)]
+    items = convert_all(inputs, choices_for)
     if write:
         items = write_back(items)
     if output is not None:
@@ -66,7 +76,7 @@ def command(
             paint = painter(color, sys.stdout)
             out("".join(_diff(item, paint) for item in items))
         paint = painter(color, sys.stderr)
-        step = "" if quiet else _next_step(items, paths, write, output, chosen)
+        step = "" if quiet else _next_step(items, paths, write, output, chosen, settings_file)
         err(text_format.render(report_of(items), step, paint, quiet))
     return exit_code(items, fail_on, check)
 
@@ -94,6 +104,15 @@ def _inputs(paths: Sequence[str], stdin_filename: str | None) -> list[tuple[str,
         else:
             inputs.append((path, Path(path), None))
     return inputs
+
+
+def _is_related(name: str, path: Path | None, data: bytes | None) -> bool:
+    from ..lint.discovery import mentions_fsdp
+
+    try:
+        return mentions_fsdp(read_file(path) if data is None and path is not None else data or b"")
+    except FileProblem:
+        return True  # the report says what is wrong with it
 
 
 def _elsewhere(item: Item, output: str) -> Item:
@@ -142,7 +161,12 @@ def _diff(item: Item, paint: Any) -> str:
 
 
 def _next_step(
-    items: Sequence[Item], paths: Sequence[str], write: bool, output: str | None, chosen: dict[str, Any]
+    items: Sequence[Item],
+    paths: Sequence[str],
+    write: bool,
+    output: str | None,
+    chosen: dict[str, Any],
+    settings_file: str | None,
 ) -> str:
     """The one closing line: what to do now."""
     statuses = [item.conversion.report.status for item in items]
@@ -160,15 +184,15 @@ def _next_step(
     if changed and "-" in paths:
         return "Nothing was written. Add -o FILE, or -o - for standard output."
     if changed:
-        return f"Nothing was written. To apply it: {_again(paths, chosen)}"
+        return f"Nothing was written. To apply it: {_again(paths, chosen, settings_file)}"
     if set(statuses) <= {"not-fsdp"}:
         return "No FSDP settings are switched on here; nothing to do."
     return "Nothing to do."
 
 
-def _again(paths: Sequence[str], chosen: dict[str, Any]) -> str:
+def _again(paths: Sequence[str], chosen: dict[str, Any], settings_file: str | None) -> str:
     """This command with --write, as a line to copy."""
-    flags: list[str] = []
+    flags = ["--config", settings_file] if settings_file is not None else []
     for one in options():
         flag, value = one.metadata["flag"], chosen[one.name]
         if value is True:

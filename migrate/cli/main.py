@@ -13,6 +13,7 @@ from .. import __version__
 
 _COMMANDS = {
     "convert": "Translate FSDP1 configs to FSDP2 (the default command).",
+    "lint": "Judge the FSDP configs of a repository.",
     "plan": "Print what apply_config would do to a model.",
     "explain": "Print what a rule found, why it matters and what to do.",
     "rules": "List the rules.",

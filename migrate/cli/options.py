@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 from ..choices import Choices, NoShard, options
+from ..settings import BadSettings, Settings, find_settings, read_settings
 
 
 def with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,6 +45,33 @@ def choices_of(**given: Any) -> Choices:
         raise click.BadParameter(error.reason, param_hint=error.flag) from None
 
 
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option that names a settings file."""
+    help = "Settings; found upwards from here by default."
+    made: Callable[..., Any] = click.option("--config", "settings_file", metavar="FILE", help=help)(command)
+    return made
+
+
+def settings_of(file: str | None) -> Settings:
+    """The settings of a run; click.UsageError for a file that is not accepted."""
+    try:
+        return read_settings(Path(file)) if file is not None else find_settings(Path.cwd())
+    except BadSettings as error:
+        raise click.UsageError(str(error)) from None
+
+
+def choices_by_path(settings: Settings, chosen: Mapping[str, Any]) -> Callable[[str], Choices]:
+    """Which choices hold for a file: flags, then decisions for its path, then settings for all."""
+    given = {name: value for name, value in chosen.items() if value not in (None, False, ())}
+    base = choices_of(**{**settings.choices, **given})
+
+    def choices_for(path: str) -> Choices:
+        own = settings.choices_for(path)
+        return choices_of(**{**own, **given}) if own != settings.choices else base
+
+    return choices_for
+
+
 def painter(color: str, stream: Any) -> Callable[[str, str], str]:
     """The paint for a stream: colours on a terminal, unless NO_COLOR or ``--color`` says otherwise."""
     wanted = color == "always" or (
@@ -66,8 +95,13 @@ def painter(color: str, stream: Any) -> Callable[[str, str], str]:
 def out(text: str) -> None:
     """Write to standard output as UTF-8, byte for byte: line ends are the file's own."""
     stream = sys.stdout.buffer
-    stream.write(text.encode("utf-8"))
+    stream.write(encoded(text))
     stream.flush()
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; what has no form there, as bytes of a file's name, is escaped as JSON does."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def err(text: str) -> None:

@@ -34,6 +34,35 @@ def render(report: Report, next_step: str = "", paint: Paint = plain, quiet: boo
     return "\n".join(parts)
 
 
+def render_lint(report: Report, last: str = "", paint: Paint = plain, quiet: bool = False) -> str:
+    """Findings only, by file; `last` is the closing line."""
+    parts = []
+    for file in report.files:
+        findings = [one for one in file.findings if not quiet or one.severity == "error"]
+        if findings:
+            about = f"  {file.dialect}" if file.dialect else ""
+            parts.append("\n".join([f"{paint(file.path, 'bold')}{about}", *_told(findings, paint)]) + "\n")
+    if not quiet:
+        tallies = ", ".join(_plural(report.count(severity), severity) for severity in SEVERITIES)
+        hit = sum(bool(file.findings) for file in report.files)
+        lines = [f"{_plural(len(report.files), 'file')} with FSDP settings, {hit} with findings · {tallies}"]
+        parts.append("\n".join([*lines, *([last] if last else [])]) + "\n")
+    return "\n".join(parts)
+
+
+def _told(findings: list[Finding], paint: Paint) -> list[str]:
+    """Findings of every severity, each with its line."""
+    lines: list[str] = []
+    for (_, rule, slug), group in _by_rule(findings):
+        same = list(group)
+        lines += ["", f"  {paint(same[0].severity, same[0].severity)} {paint(rule, 'bold')} {slug}"]
+        for one in same:
+            lines += _place(one, paint)
+        for hint in dict.fromkeys(one.hint for one in same if one.hint):
+            lines += _wrapped(f"hint: {hint}", "    ", "          ")
+    return lines
+
+
 def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) -> str:
     title = {
         "converted": "FSDP2, cleaned" if file.ran == "fsdp2" else "FSDP1 → FSDP2",
@@ -48,15 +77,7 @@ def _file(file: FileReport, findings: list[Finding], paint: Paint, quiet: bool) 
     refused = file.status in ("refused", "error")
     if file.keys and not quiet and not refused:
         lines.append(f"  {_counts(file)}")
-    told = [one for one in findings if one.severity != "info"]
-    for (_, rule, slug), group in _by_rule(told):
-        same = list(group)
-        head = f"{paint(same[0].severity, same[0].severity)} {paint(rule, 'bold')} {slug}"
-        lines += ["", f"  {head}"]
-        for one in same:
-            lines += _place(one, paint)
-        for hint in dict.fromkeys(one.hint for one in same if one.hint):
-            lines += _wrapped(f"hint: {hint}", "    ", "          ")
+    lines += _told([one for one in findings if one.severity != "info"], paint)
     infos = [one for one in findings if one.severity == "info" and not refused]  # of what did not happen
     if infos:
         lines += ["", f"  {paint('info', 'info')}"]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..shipped import schemas
+from .lint import lint_words
 from .table import RULES, Rule
 
 BANDS = {
@@ -17,7 +18,7 @@ BANDS = {
     "2": "the same meaning in another spelling",
     "3": "meaning, memory or speed may change",
     "4": "cannot be expressed",
-    "5": "left-overs in FSDP2 files",
+    "5": "lint of FSDP2 files",
     "6": "a model against its plan",
     "9": "the tool itself",
 }
@@ -35,6 +36,10 @@ class Example:
     hint: str
     model: str | None = None  # the source of a model, for rules about a model and its config
 
+    @property
+    def in_lint(self) -> bool:
+        return self.args.split(" ", 1)[0] == "lint"
+
 
 @lru_cache(maxsize=1)
 def examples() -> Mapping[str, Example]:
@@ -45,7 +50,8 @@ def examples() -> Mapping[str, Example]:
 
 def page(rule: Rule, example: Example | None) -> str:
     """The page as Markdown, with a final newline."""
-    parts = [f"# {rule.id} {rule.slug}", "", f"Severity: {rule.severity}. Band: {BANDS[rule.id[2]]}.", ""]
+    parts = [f"# {rule.id} {rule.slug}", "", f"Severity: {_severity(rule)}. Band: {BANDS[rule.id[2]]}.", ""]
+    parts += [f"Fix: {_FIXES[lint_words(rule.id).fix]}.", ""]
     if example is not None:
         command = " ".join(word for word in ("fsdp-migrate", example.args, example.name) if word)
         parts += [f"> {example.message}", "", "## Example", "", f"`{command}` on", ""]
@@ -53,10 +59,11 @@ def page(rule: Rule, example: Example | None) -> str:
         if example.model is not None:
             parts += ["", "with `model.py`", "", "```python", *example.model.rstrip("\n").splitlines(), "```"]
         elif example.after is None:
-            parts += ["", "writes nothing."]
+            parts += [] if example.in_lint else ["", "writes nothing."]
         else:
             after_is_yaml = not example.after.lstrip().startswith("{")
-            parts += ["", "becomes", "", *_fenced(example.after, "a.yaml" if after_is_yaml else "a.json")]
+            parts += ["", "becomes, with `--fix`," if example.in_lint else "becomes", ""]
+            parts += _fenced(example.after, "a.yaml" if after_is_yaml else "a.json")
     else:
         parts += [f"> {rule.message}"]
     parts += ["", "## Why it matters", "", rule.why]
@@ -66,8 +73,19 @@ def page(rule: Rule, example: Example | None) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _severity(rule: Rule) -> str:
+    """The rule's severity, and lint's where it is another."""
+    words = lint_words(rule.id)
+    if rule.id.startswith("FM6") or words.engines == "none" or words.severity in (None, rule.severity):
+        return rule.severity
+    return f"{rule.severity}; in lint: {words.severity}"
+
+
+_FIXES = {"safe": "safe, with `lint --fix`", "unsafe": "unsafe, with `lint --fix --unsafe-fixes`", "none": "none"}
+
+
 def _fenced(text: str, name: str) -> list[str]:
-    language = "json" if name.endswith(".json") else "yaml"
+    language = {"json": "json", "sh": "bash"}.get(name.rpartition(".")[2], "yaml")
     return [f"```{language}", *text.rstrip("\n").splitlines(), "```"]
 
 
