@@ -23,18 +23,20 @@ from fsdp_migrate import Choices
 from fsdp_migrate.pipeline import Conversion, convert_bytes
 
 SUFFIXES = (".yaml", ".yml", ".json")
-EDITED = ("fsdp_config", "parallelism_config", "distributed_type", "mixed_precision")
+EDITED = ("fsdp_config", "parallelism_config", "distributed_type", "mixed_precision", "fsdp")
+EDITED += ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
 
 
-def outside(text: str) -> str:
+def outside(text: str, whole: bool) -> str:
     """The text without the entries that may be edited, and without blanks and separators.
 
     Entries of the edited blocks are cut out by PyYAML's marks, comments stay: they must survive.
+    `whole`: the file is one block.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     cuts: list[tuple[int, int]] = []
     for key, value in root.value:
-        if key.value not in EDITED:
+        if key.value not in EDITED and not whole:
             continue
         cuts.append((key.start_mark.index, key.end_mark.index))
         inner = value.value if isinstance(value, yaml.MappingNode) else [(key, value)]
@@ -56,7 +58,8 @@ def leaves(node: Any) -> list[tuple[int, int]]:
 
 def collateral(done: Conversion) -> int:
     """Bytes that differ outside the edited entries."""
-    before, after = outside(done.before.lstrip("\ufeff")), outside(done.text.lstrip("\ufeff"))
+    whole = done.declared is not None and not any(block.at for block in done.declared.blocks)
+    before, after = (outside(text.lstrip("\ufeff"), whole) for text in (done.before, done.text))
     if before == after:
         return 0
     return max(1, abs(len(before) - len(after)))

@@ -58,19 +58,20 @@ def file_report(
     ran: Effective | None = None,
     ddp: bool = False,
     into_document: bool = False,
+    in_lint: bool = False,
 ) -> FileReport:
     """Notes become findings with their line; outcomes are put in the order of the file."""
     notes = list(notes)
     advise = ran is not None and ran.engine == "fsdp1" and status != "refused" and not ddp
     started = not any(note.rule in _NEVER_RAN for note in notes)
-    context = {"dialect": declared.title, "package": declared.package} if declared else _NO_DIALECT
+    context = _context(declared) if declared else _NO_DIALECT
     findings: list[Finding] = []
     for note in notes:
         snippet, width = "", 1
         if note.at.source == "file" and note.at.line:
             snippet = document.line_text(note.at.line)
             width = max(1, len(note.at.key.rsplit(".", 1)[-1]))
-        findings.append(note.finding(context, snippet, width))
+        findings.append(note.finding(context, snippet, width, in_lint=in_lint))
     return FileReport(
         path=name,
         dialect=declared.name if declared else None,
@@ -82,6 +83,12 @@ def file_report(
         code=code_advice(ran, into_document=into_document) if ran and advise else (),
         ran=ran.engine if ran else "",
     )
+
+
+def _context(declared: Declaration) -> Mapping[str, object]:
+    # only code that the tool does not see reads a file that becomes a document
+    unread = "" if declared.output == "document" else ", which ignores it"
+    return {"dialect": declared.title, "package": declared.package, "unread": unread}
 
 
 def _telling(findings: list[Finding]) -> list[Finding]:

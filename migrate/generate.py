@@ -14,6 +14,7 @@ from typing import Any
 
 from .dialects import describe
 from .dialects.declaration import declaration, names
+from .dialects.recognise import frameworks
 from .dialects.schemas import fsdp1_schema, fsdp2_schema
 from .rules import RULES
 from .rules.page import Example, index, page
@@ -33,6 +34,7 @@ def generated() -> Iterator[tuple[Path, str]]:
             yield Path("schemas") / "dialects" / f"{one.name}.{engine}.schema.json", _json(make(one))
         yield Path("docs") / "dialects" / f"{one.name}.md", describe.page(one)
     yield Path("docs") / "dialects" / "README.md", describe.table(declared)
+    yield Path("docs") / "dialects" / "recognised.md", describe.recognised(frameworks())
     shown = {rule: _example(rule) for rule in RULES}
     found = {rule: example for rule, example in shown.items() if example is not None}
     yield Path("schemas") / "rule_examples.json", _json({rule: vars(example) for rule, example in found.items()})
@@ -49,7 +51,9 @@ def _example(rule: str) -> Example | None:
     """The rule's fixture folder as an example; None for rules that no file's content can raise."""
     if rule.startswith("FM6"):
         return _model_example(rule)
-    folder = ROOT / "fixtures" / "rules" / f"{rule}-{RULES[rule].slug}"
+    name = f"{rule}-{RULES[rule].slug}"
+    in_lint = (ROOT / "fixtures" / "lint" / name).is_dir()
+    folder = ROOT / "fixtures" / ("lint" if in_lint else "rules") / name
     if not folder.is_dir():
         return None
     before = next(path for path in sorted(folder.iterdir()) if path.stem == "before")
@@ -57,14 +61,16 @@ def _example(rule: str) -> Example | None:
     args = folder / "args"
     report_file = folder / "report.json"
     if not report_file.is_file():
-        sys.exit(f"{rule}: {report_file} is missing; run: pytest tests/test_fixtures.py --update-fixtures -k {rule}")
+        test = "test_lint_catalogue" if in_lint else "test_fixtures"
+        sys.exit(f"{rule}: {report_file} is missing; run: pytest tests/{test}.py --update-fixtures -k {rule}")
     report = json.loads(report_file.read_text(encoding="utf-8"))["files"][0]
     finding = next((one for one in report["findings"] if one["rule"] == rule), None)
     if finding is None:
         sys.exit(f"{rule}: its fixture {folder.relative_to(ROOT)} does not raise it; see report.json there")
+    more = args.read_text(encoding="utf-8").strip() if args.exists() else ""
     return Example(
         name=f"config{before.suffix}",
-        args=args.read_text(encoding="utf-8").strip() if args.exists() else "",
+        args=f"lint {more}".strip() if in_lint else more,
         before=before.read_bytes().decode("utf-8", "replace"),
         after=after.read_bytes().decode("utf-8") if after.exists() else None,
         message=finding["message"],

@@ -15,7 +15,9 @@ from .dialects.declaration import Declaration, declaration, names
 from .dialects.detect import fsdp_setting, score
 from .dialects.document import document_text
 from .dialects.keys import origin_of
+from .dialects.recognise import Recognised, mentions_fsdp, recognise
 from .file_report import fault_note, file_report, is_error, unreadable
+from .files import is_script
 from .report.model import FileReport, Status
 from .rules import Note
 from .text.document import Document, Node, decode, entry_of, kind_of, parse
@@ -30,6 +32,8 @@ class Conversion:
 
     configs: block id → what FSDP2 is asked to do, for every block that was understood.
     document: whether `text` is an `Fsdp2Config` document, which does not replace the file.
+    source, declared, notes, parts: what the report was made of, for other views of the same facts;
+    None and empty where the file could not be read, `declared` also where it belongs to no dialect.
     """
 
     report: FileReport
@@ -37,6 +41,10 @@ class Conversion:
     text: str = ""
     configs: Mapping[str, Fsdp2Config] = field(default_factory=dict)
     document: bool = False
+    source: Document | None = None
+    declared: Declaration | None = None
+    notes: tuple[Note, ...] = ()
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -54,6 +62,11 @@ def convert_bytes(data: bytes, name: str, choices: Choices) -> Conversion:
 
 def convert_text(text: str, name: str, choices: Choices, kind: Kind | None = None) -> Conversion:
     """Convert one text. `name` is shown in the report; without `kind` it tells YAML from JSON."""
+    if kind is None and is_script(name):
+        note = Note(
+            "FM007", args={"reason": "is a launch script; `fsdp-migrate lint` reads scripts, nothing edits them"}
+        )
+        return Conversion(FileReport(name, None, "refused", findings=(note.finding({}),)), text, text)
     try:
         document = parse(text, kind or kind_of(name, text))
     except TextError as error:
@@ -70,8 +83,8 @@ def convert_text(text: str, name: str, choices: Choices, kind: Kind | None = Non
         if target.output == "document":
             return _to_document(document, name, owner, choices, target, text)
         return _convert(document, name, owner, choices, text)
-    status: Status = "refused" if owner else "not-fsdp"
-    return Conversion(file_report(document, name, None, status, owner), text, text)
+    status: Status = "refused" if any(is_error(note) for note in owner) else "not-fsdp"
+    return Conversion(file_report(document, name, None, status, owner), text, text, source=document, notes=tuple(owner))
 
 
 def _not_a_config(root: Node | None) -> str:
@@ -91,12 +104,25 @@ def _owner(document: Document, root: Node, choices: Choices) -> Declaration | li
         return [Note("FM011", args={"candidates": candidates})]
     if enough:
         return declaration(enough[0].dialect)
+    known = recognise(root) if mentions_fsdp(document.text) else None
+    if known is not None:
+        return _recognised(document, known)
     entry = fsdp_setting(root)
     if entry is None:
         return []
     found = entry.name if entry.value.shape != "scalar" else f"{entry.name}: {entry.value.text}"
     origin = replace(origin_of(document, (entry.name,), entry), key="")  # how deep it stands, its line says
     return [Note("FM010", origin, {"found": found, "known": ", ".join(names())})]
+
+
+def _recognised(document: Document, known: Recognised) -> list[Note]:
+    """What is said of a config that is known but not rewritten; nothing where FSDP is off in it."""
+    entry, framework = known.entry, known.framework
+    if entry is None:
+        return []
+    found = entry.name if entry.value.shape != "scalar" else f"{entry.name}: {entry.value.text}"
+    args = {"framework": framework.title, "found": found, "what": framework.what, "do": framework.do}
+    return [Note(framework.rule, origin_of(document, known.path, entry), args)]
 
 
 def _convert(document: Document, name: str, declared: Declaration, choices: Choices, text: str) -> Conversion:
@@ -126,7 +152,7 @@ def _convert(document: Document, name: str, declared: Declaration, choices: Choi
         ddp=any(part.ddp for part in parts.values()),
     )
     configs = {key: part.config for key, part in parts.items() if part.config is not None}
-    return Conversion(report, text, new, configs)
+    return Conversion(report, text, new, configs, source=document, declared=declared, notes=tuple(notes), parts=parts)
 
 
 def _to_document(
@@ -152,7 +178,17 @@ def _to_document(
         into_document=True,
     )
     new = text if failed else document_text(next(iter(configs.values())), document.kind)
-    return Conversion(report, text, new, configs, document=True)
+    return Conversion(
+        report,
+        text,
+        new,
+        configs,
+        document=True,
+        source=document,
+        declared=declared,
+        notes=tuple(notes),
+        parts=parts,
+    )
 
 
 def _document_as_it_is(document: Document, name: str, declared: Declaration, text: str) -> Conversion:

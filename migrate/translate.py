@@ -354,7 +354,7 @@ class LeftOver:
 
     agrees: bool
     ran: str
-    remedy: str = "nothing to do, unless the old value was meant"
+    remedy: str = "check whether the old value was meant"
 
 
 def left_over(field: str, value: Any, config: Fsdp2Config, *, nodes: int) -> LeftOver:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures" / "convert"
 RULE_FIXTURES = ROOT / "fixtures" / "rules"
+LINT_FIXTURES = ROOT / "fixtures" / "lint"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Case:
 
 
 RULE_CASES = [Case(folder) for folder in sorted(RULE_FIXTURES.iterdir())]
+LINT_CASES = [Case(folder) for folder in sorted(LINT_FIXTURES.iterdir())]
 CASES = [Case(folder) for dialect in sorted(FIXTURES.iterdir()) for folder in sorted(dialect.iterdir())]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_engine_names_no_framework() -> None:
         text = path.read_text(encoding="utf-8").lower()
         for name in ("accelerate", "axolotl", "verl", "lightning", "transformers"):
             assert name not in text, f"{path.name} names {name}"
+
+
+def test_the_evaluator_of_the_table_names_no_framework() -> None:
+    """What is recognised stands in recognised.toml alone; neither module that reads it knows a row."""
+    from fsdp_migrate.dialects.recognise import frameworks
+
+    framework_names = {word for row in frameworks() for word in (row.name, row.name.replace("-", "_"))}
+    for name in ("recognise.py", "describe.py"):
+        text = (PACKAGE / "dialects" / name).read_text(encoding="utf-8").lower()
+        assert not framework_names & set(re.findall(r"[a-z0-9]+(?:[-_][a-z0-9]+)*", text)), name
 
 
 def _modules_after(*args: str) -> set[str]:

@@ -12,7 +12,7 @@ SET = [
     ("actor:\n  model: {}\n  strategy: fsdp\n", 3),
     ("strategy: fsdp_native\n", 1),
     ("defaults:\n  a: 1\nplugins: [x, fsdp]\n", 3),
-    ("strategy:\n  _target_: lightning.pytorch.strategies.FSDPStrategy\n", 2),
+    ("strategy:\n  _target_: my_package.FSDPStrategy\n", 2),
     ("trainer:\n  strategy:\n  - class_path: FSDPStrategy\n", 3),
     ("jobs:\n- name: one\n- use_fsdp: true\n", 3),
     ("offload:\n  _target_: torch.distributed.fsdp.CPUOffload\n", 2),

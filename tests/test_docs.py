@@ -27,7 +27,7 @@ _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 def _run(block: str, folder: Path) -> str:
     """The block as it should be: each command followed by what it prints."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "GITHUB_ACTIONS": ""}
     out = []
     for line in block.splitlines():
         if line.startswith("$ "):

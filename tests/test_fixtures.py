@@ -60,7 +60,7 @@ def test_report_has_its_form(case: Case) -> None:
 @pytest.mark.parametrize("case", [c for c in ALL if c.after.exists()], ids=lambda case: case.name)
 def test_second_run_changes_nothing(case: Case) -> None:
     # what ran the converted file is the release it was converted for, not the one that ran the old file
-    args = [arg for arg in case.args if not arg.startswith("accelerate==")]
+    args = [arg for arg in case.args if "==" not in arg]
     args = [arg for arg in args if arg not in ("--from", "--for", "--to", "torch")]
     result = invoke("convert", *args, "--check", "--format", "json", str(case.after))
     file = json.loads(result.stdout)["files"][0]

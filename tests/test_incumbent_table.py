@@ -133,7 +133,6 @@ TABLE: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "template-strategy": (REFUSED, {}, {"FM015"}),
     "top-level-list": (REFUSED, {}, {"FM007"}),
     "duplicate-key": (REFUSED, {}, {"FM012"}),
-    "axolotl-file": (REFUSED, {}, {"FM010"}),
     "fp16": (block(), {"mixed_precision": "fp16"}, {"FM309"}),
     "ignored-modules": (block(ignored_modules=".*\\.router"), {}, {"FM311", "FM105"}),
     "parallelism-config-v1": (block(), mesh(2, 4), {"FM313"}),

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from cases import CASES, ROOT, RULE_CASES, RULE_FIXTURES, invoke
+from cases import CASES, LINT_CASES, ROOT, RULE_CASES, RULE_FIXTURES, invoke
 from fsdp_migrate.rules import RULES
 from fsdp_migrate.rules.page import BANDS, examples, page
 
@@ -18,7 +18,9 @@ NO_FILE_RAISES = {
     "FM413": "test_cli: --write on a file whose result is a document",
     "FM901": "test_cli: a fault of the tool",
 }
-FINDINGS = [finding for case in (*CASES, *RULE_CASES) for finding in case.report["files"][0]["findings"]]
+# rules that lint alone raises have their fixture there
+LINT_RULE_CASES = [case for case in LINT_CASES if re.match(r"FM[0-9]{3}-", case.folder.name)]
+FINDINGS = [finding for case in (*CASES, *RULE_CASES, *LINT_CASES) for finding in case.report["files"][0]["findings"]]
 PLANS = sorted((ROOT / "fixtures" / "models").glob("*/plan.json"))
 FINDINGS += [finding for path in PLANS for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]]
 
@@ -39,10 +41,12 @@ def test_every_rule_has_its_fixture_and_every_fixture_its_rule() -> None:
     # rules about models have theirs in fixtures/models, which tests/runtime walks
     of_files = [rule for rule in RULES.values() if not rule.id.startswith("FM6")]
     wanted = {f"{rule.id}-{rule.slug}" for rule in of_files if rule.id not in NO_FILE_RAISES}
-    assert {folder.name for folder in RULE_FIXTURES.iterdir()} == wanted
+    of_convert, of_lint = {folder.name for folder in RULE_FIXTURES.iterdir()}, {c.folder.name for c in LINT_RULE_CASES}
+    assert of_convert | of_lint == wanted
+    assert not of_convert & of_lint, "one example a rule"
 
 
-@pytest.mark.parametrize("case", RULE_CASES, ids=lambda case: case.folder.name)
+@pytest.mark.parametrize("case", [*RULE_CASES, *LINT_RULE_CASES], ids=lambda case: case.folder.name)
 def test_the_fixture_raises_its_rule(case) -> None:
     rule = case.folder.name[:5]
     found = [one for one in case.report["files"][0]["findings"] if one["rule"] == rule]
@@ -111,7 +115,7 @@ def test_two_dialects_that_score_alike_are_not_guessed(monkeypatch: pytest.Monke
 
 def test_dialects_and_schemas_are_listed() -> None:
     rows = json.loads(invoke("dialects", "--format", "json").stdout)
-    assert [row["name"] for row in rows] == ["accelerate", "torch"]
+    assert [row["name"] for row in rows] == ["accelerate", "axolotl", "hf-args", "hf-fsdp-config", "torch"]
     text = invoke("dialects").stdout
     assert all(row["files"] in text for row in rows)
     for name in invoke("schema").stdout.split():

@@ -50,7 +50,8 @@ def test_declaration_keeps_to_its_form(name: str) -> None:
         assert len(ids) == len(set(ids))
         beyond = {"reshard_after_forward", "version", "precision", "tp_size", "cp_size", "sp_size"}
         beyond |= {"mixed_precision", "ignored_states", "process_group", "device_id", "param_init_fn"}
-        beyond |= {"wrap_exceptions"}
+        beyond |= {"wrap_exceptions", "other_engine"}
+        beyond |= {"final_state_dict_type", "offload_pin_memory", "mixed_precision_policy"}
         for option in block.options:
             assert option.codec in CODECS
             assert set(option.facts.fields) <= {*FSDP1_FIELDS, *beyond}, option.facts.fields

@@ -20,6 +20,11 @@ class ShardingStrategy(Enum):
         return self in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy.HYBRID_SHARD_ZERO2)
 
     @property
+    def flat(self) -> bool:
+        """Whether parameters are sharded over one group of all ranks."""
+        return self in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
+
+    @property
     def reshards(self) -> bool:
         """Whether parameters are freed after forward (and gathered again in backward)."""
         return self in (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD)

@@ -42,13 +42,21 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Codec:
-    """`schema`: the JSON Schema of accepted data; `strict`: that of what `encode` writes."""
+    """`schema`: the JSON Schema of accepted data; `strict`: that of what `encode` writes.
+
+    encode_like: for values with more than one good form, the one that the data written so far has.
+    """
 
     name: str
     decode: Callable[[Any], Decoded]
     encode: Callable[[Any], Any]
     schema: dict[str, Any]
     strict: dict[str, Any]
+    encode_like: Callable[[Any, Any], Any] | None = None
+
+    def respell(self, value: Any, written: Any) -> Any:
+        """The data to write for `value` in place of `written`."""
+        return self.encode_like(value, written) if self.encode_like else self.encode(value)
 
 
 def anycase(word: str) -> str:
@@ -77,7 +85,7 @@ def _decode_bool(written: Any) -> Decoded:
     if isinstance(written, (int, str)):
         text = str(written).lower()
         if text in TRUE_WORDS or text in FALSE_WORDS:
-            return Decoded(text in TRUE_WORDS, canonical=False)
+            return Decoded(text in TRUE_WORDS, canonical=False, plain=not isinstance(written, str))
     raise NotUnderstood(("true", "false"), nearest(str(written), ("true", "false")))
 
 
@@ -211,6 +219,29 @@ def _decode_class_names(written: Any) -> Decoded:
 
 _CLASS_NAMES = Codec("class_names", _decode_class_names, list, _NAME_LIST, _NAMES.strict)
 
+
+def _decode_classes_kept(written: Any) -> Decoded:
+    """A list or one text, with commas in either; blanks stay part of a name in the owner's eyes."""
+    parts = [written] if isinstance(written, str) else written
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise NotUnderstood(("class names, as a list or separated by commas",))
+    names = [name for part in parts for name in part.split(",")]
+    if not names or not all(name.strip() for name in names):
+        raise NotUnderstood(("class names, as a list or separated by commas",), blank=True)
+    bare = tuple(dict.fromkeys(name.strip().rsplit(".", 1)[-1] for name in names))
+    canonical = tuple(dict.fromkeys(names)) == bare
+    return Decoded(bare, canonical, rule=None if canonical else "FM201")
+
+
+_CLASSES_KEPT = Codec(
+    "classes_kept",
+    _decode_classes_kept,
+    list,
+    _NAME_LIST,
+    {"anyOf": [_CLASS_LIST.strict, {"type": "array", "items": {"type": "string"}}]},
+    lambda value, written: ",".join(value) if isinstance(written, str) else list(value),
+)
+
 _DTYPE_WORDS = {
     "float32": ("float32", "float", "fp32"),
     "bfloat16": ("bfloat16", "bf16"),
@@ -310,6 +341,40 @@ def _decode_fp16_flag(written: Any) -> Decoded:
 _FP16_FLAG = Codec("fp16_flag", _decode_fp16_flag, lambda value: value == "fp16", {}, {})
 
 
+def _switch(name: str, precision: str) -> Codec:
+    """A flag that chooses one precision; off, it says nothing."""
+
+    def decode(written: Any) -> Decoded:
+        return Decoded(precision if _decode_bool(written).value else None)
+
+    return Codec(name, decode, lambda value: value == precision, _BOOL_WORDS.schema, _BOOL_WORDS.strict)
+
+
+def _decode_bf16_choice(written: Any) -> Decoded:
+    """The same switch with two more words: what the device can do, and weights in 16 bit too."""
+    return Decoded("bf16") if written in ("auto", "full") else CODECS["bf16_switch"].decode(written)
+
+
+_BF16_CHOICE = Codec(
+    "bf16_choice",
+    _decode_bf16_choice,
+    lambda value: value == "bf16",
+    {"anyOf": [*_BOOL_WORDS.schema["anyOf"], {"enum": ["auto", "full"]}]},
+    _BOOL_WORDS.strict,
+)
+
+
+def _decode_version_number(written: Any) -> Decoded:
+    """A number as Python's int() takes it: 2, 2.0 and "2", and no "2.0"."""
+    try:
+        number = None if isinstance(written, bool) else int(written)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number in (1, 2):
+        return Decoded(number, canonical=type(written) is int)
+    raise NotUnderstood(("1", "2"))
+
+
 def _decode_version(written: Any) -> Decoded:
     if not isinstance(written, bool) and str(written).strip() in ("1", "2") and not isinstance(written, float):
         number = int(str(written))
@@ -318,6 +383,75 @@ def _decode_version(written: Any) -> Decoded:
 
 
 _VERSION = Codec("version", _decode_version, int, {"enum": [1, 2, "1", "2"]}, {"const": 2})
+
+_VERSION_NUMBER = Codec(
+    "version_number",
+    _decode_version_number,
+    int,
+    {"anyOf": [{"enum": [1, 2]}, {"type": "string", "pattern": "^ *0*[12] *$"}]},
+    {"const": 2},
+)
+
+
+# one text of words, or a list of them
+_STRATEGY_WORDS = {member.name.lower(): member for member in ShardingStrategy}
+_OPTION_WORDS = (*_STRATEGY_WORDS, "auto_wrap", "offload")
+
+
+def _decode_option_words(written: Any) -> Decoded:
+    """(strategy, wrap policy, offload); None for what no word speaks of. ``true`` says only that it is on."""
+    if written is True:
+        return Decoded((None, None, None))
+    words = written.split() if isinstance(written, str) else written
+    if not isinstance(words, list) or not words or not all(word in _OPTION_WORDS for word in words):
+        raise NotUnderstood(_OPTION_WORDS, _nearest_word(words))
+    strategies = dict.fromkeys(word for word in words if word in _STRATEGY_WORDS)
+    if len(strategies) > 1:
+        raise NotUnderstood(("one strategy alone",))
+    strategy = next((_STRATEGY_WORDS[word] for word in strategies), None)
+    wrap = WrapPolicy.TRANSFORMER_BASED_WRAP if "auto_wrap" in words else None
+    return Decoded((strategy, wrap, True if "offload" in words else None))
+
+
+def _nearest_word(words: Any) -> str | None:
+    texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return next((nearest(word, _OPTION_WORDS) for word in texts if word not in _OPTION_WORDS), None)
+
+
+def _option_words(value: Any, written: Any) -> Any:
+    """The words for a value, in the order and the form of those that are written."""
+    strategy, policy, offload = value
+    wanted = [strategy.name.lower()] if strategy else []
+    wanted += ["auto_wrap"] if policy not in (None, WrapPolicy.NO_WRAP) else []
+    wanted += ["offload"] if offload else []
+    old = written.split() if isinstance(written, str) else written if isinstance(written, list) else []
+    swapped = [wanted[0] if strategy and word in _STRATEGY_WORDS else word for word in old]
+    words = [word for word in dict.fromkeys(swapped) if word in wanted]
+    if strategy and wanted[0] not in words:
+        words.insert(0, wanted[0])
+    words += [word for word in wanted if word not in words]
+    if not words:
+        return written  # on, and nothing more to say
+    if isinstance(written, list):
+        return words
+    return written if isinstance(written, str) and words == old else " ".join(words)
+
+
+_WORD = {"enum": list(_OPTION_WORDS)}
+_WORDS = Codec(
+    "option_words",
+    _decode_option_words,
+    lambda value: _option_words(value, ""),
+    {"anyOf": [{"type": "boolean"}, {"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    {
+        "anyOf": [
+            {"const": True},
+            {"type": "string", "pattern": f"^({'|'.join(_OPTION_WORDS)})( +({'|'.join(_OPTION_WORDS)}))*$"},
+            {"type": "array", "items": _WORD},
+        ]
+    },
+    _option_words,
+)
 
 _STRATEGY = _enum("strategy", ShardingStrategy, True, {"_HYBRID_SHARD_ZERO2": "HYBRID_SHARD_ZERO2"})
 
@@ -368,6 +502,7 @@ CODECS = {
         _INTEGER,
         _ANYTHING,
         _CLASS_NAMES,
+        _CLASSES_KEPT,
         _CPU_OFFLOAD,
         _DTYPE,
         _MESH_SIZES,
@@ -378,6 +513,11 @@ CODECS = {
         _PRECISION,
         _FP16_FLAG,
         _VERSION,
+        _VERSION_NUMBER,
+        _WORDS,
+        _switch("bf16_switch", "bf16"),
+        _BF16_CHOICE,
+        _switch("fp16_switch", "fp16"),
         _STRATEGY,
         Codec("reshard_flag", _decode_reshard_flag, bool, _EITHER, _BOOL_WORDS.strict),
         Codec("strategy_or_bool", _decode_strategy_or_bool, lambda value: value.name, _EITHER, _STRATEGY.strict),

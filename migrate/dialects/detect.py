@@ -28,27 +28,46 @@ class Score:
 def score(root: Node, declared: Declaration) -> Score:
     """Add up the clues and vetoes among the top-level keys."""
     total, found = 0, []
+    if declared.needs and not any(entry_of(root, key) for key in declared.needs):
+        return Score(declared.name, 0, "", False)
     for clue in declared.clues:
         entry = entry_of(root, clue.key)
         if entry is None:
             continue
-        if clue.prefixed and not any(one.name.startswith(clue.prefixed) for one in entry.value.entries):
+        if clue.prefixed and not any(_is_own(one.name, clue.prefixed, declared) for one in entry.value.entries):
             continue
         total += clue.score
         found.append(clue.key)
+    if declared.top_level and total and all(clue.prefixed for clue in declared.clues if clue.key in found):
+        # a block name that frameworks share says little beside keys that this owner would refuse
+        foreign = [entry.name for entry in root.entries if entry.name not in declared.top_level]
+        total = 0 if foreign else total
     if declared.known_score and not total:
         keys = _block_keys(root, declared)
         declared_keys = _first_steps(declared)
+        block = declared.blocks[0]
+        if block.strip:  # with the prefix a key is this owner's even where nobody reads it
+            misnamed = [row.key for row in block.misnamed]
+            stripped = [key.removeprefix(block.strip) for key in keys]
+            keys = [new for old, new in zip(keys, stripped, strict=True) if old == new or new not in misnamed]
+            found += [entry.name for entry in root.entries if entry.name in declared.hallmarks]
         known = [key for key in keys if key in declared_keys]
-        # a misspelt key speaks neither for nor against
-        foreign = [key for key in keys if key not in declared_keys and not nearest(key, declared_keys)]
-        if any(key in declared.hallmarks for key in known):
+        if found or any(key in declared.hallmarks for key in known):
+            # a misspelt key speaks neither for nor against
+            foreign = [key for key in keys if key not in declared_keys and not nearest(key, declared_keys)]
             total = declared.known_score * len(known) + declared.unknown_score * len(foreign)
             found += known
     against = [key for key in declared.vetoes if entry_of(root, key)]
+    if declared.output == "document":  # such files are FSDP1's arguments, unless their owner calls them FSDP2
+        against += [entry.name for entry in root.entries if entry.value.text.lower() == "fsdp2"]
     total += declared.veto_score * len(against)
     reason = ", ".join(found) + (f"; against it: {', '.join(against)}" if against else "")
     return Score(declared.name, total, reason, total >= declared.threshold)
+
+
+def _is_own(key: str, prefix: str, declared: Declaration) -> bool:
+    """Whether a key with the shared prefix is one that this dialect has, and not just any."""
+    return key.startswith(prefix) and key in _first_steps(declared)
 
 
 def _block_keys(root: Node, declared: Declaration) -> list[str]:
@@ -84,9 +103,14 @@ def fsdp_setting(root: Node) -> Entry | None:
     return None
 
 
+def is_set(node: Node) -> bool:
+    """Whether a value is neither null nor false nor empty, in any framework's spelling."""
+    return bool(node.entries or node.items) or node.text.lower() not in ("", "null", "~", "false", "none")
+
+
 def _sets_fsdp(entry: Entry) -> bool:
     name, value = entry.name.lower(), entry.value
     if name in ("fsdp", "fsdp_config", "use_fsdp", "enable_fsdp") or name.startswith("fsdp_"):
-        return bool(value.entries or value.items) or value.text.lower() not in ("", "null", "~", "false", "none")
+        return is_set(value)
     words = [item.text for item in value.items] if value.items else [value.text]
     return any(_CLASS.search(word) or (_CHOOSES.search(name) and _STRATEGY.match(word)) for word in words)

@@ -50,13 +50,14 @@ def into_document(reading: Reading, ran: Effective, config: Fsdp2Config) -> Writ
             continue
         stated = reading.stated[option.id]
         place = place_in_document(option.field)
-        gone = option.write == "delete" or option.write.startswith("into:")
+        value = option.facts.spread(stated.value).get(option.field)
+        gone = option.write.startswith(("delete", "into:", "spread:"))
         if stated.value is None and place is None:
             outcomes.append(Outcome(key.origin.key, "dropped", None, None, key.origin.line))
-        elif gone and stated.value is not None and reading.engine == "fsdp2" and key.origin not in trusted:
-            verdict = left_over(option.field, stated.value, config, nodes=nodes)
+        elif gone and value is not None and reading.engine == "fsdp2" and key.origin not in trusted:
+            verdict = left_over(option.field, value, config, nodes=nodes)
             rule = "FM501" if verdict.agrees else "FM502"
-            args = {"stated": show(stated.value), "ran": verdict.ran, "remedy": verdict.remedy}
+            args = {"stated": show(value), "ran": verdict.ran, "remedy": verdict.remedy}
             notes.append(Note(rule, key.origin, args))
             outcomes.append(Outcome(key.origin.key, "dropped", None, rule, key.origin.line))
         elif option.write == "delete" and stated.value is not None:

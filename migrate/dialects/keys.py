@@ -23,6 +23,7 @@ class Key:
     spelled: KeyPath  # the path as declarations spell it: the block's prefix added, its place left out
     option: Option | None
     meant: str | None = None
+    stripped: bool = False  # whether a prefix stands before it that not every release takes off
 
     @property
     def name(self) -> str:
@@ -101,7 +102,7 @@ def _inside(
         if entry.merge:
             notes.append(Note("FM014", origin, {"reason": "a merge key brings in values that stand elsewhere"}))
             continue
-        spelled = (*below, name if below else _prefixed(block, name))
+        spelled = (*below, name if below else _spelled(block, name))
         deeper = entry.value.shape == "mapping" and any(
             path[: len(spelled)] == spelled for path in declared if len(path) > len(spelled)
         )
@@ -111,7 +112,8 @@ def _inside(
         option, meant = declared.get(spelled), misnamed.get(spelled[-1])
         if option is None and meant is None:
             notes.append(_unknown(origin, spelled[-1], known, strict))
-        yield Key(path, nth, origin, entry, spelled, option, meant if option is None else None)
+        stripped = bool(block.strip) and not below and name.startswith(block.strip)
+        yield Key(path, nth, origin, entry, spelled, option, meant if option is None else None, stripped)
 
 
 def _outside(document: Document, block: Block, notes: list[Note], strict: bool) -> Iterator[Key]:
@@ -153,7 +155,10 @@ def _written_twice(document: Document, path: KeyPath) -> Iterator[Note]:
             yield Note("FM012", origin_of(document, path, twins[0]), args)
 
 
-def _prefixed(block: Block, name: str) -> str:
+def _spelled(block: Block, name: str) -> str:
+    """A key of the block as declarations spell it: with the prefix that the owner adds or takes off."""
+    if block.strip:
+        return name.removeprefix(block.strip)
     return name if not block.prefix or name.startswith(block.prefix.rstrip("_")) else block.prefix + name
 
 

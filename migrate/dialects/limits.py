@@ -167,6 +167,48 @@ def _broadcast_needs_rank0_loading(case: Case) -> Limited:
     return case.config, (Note("FM305", case.origin("cpu_ram_efficient_loading")),)
 
 
+def _default_broadcast_lost(case: Case) -> Limited:
+    """The same where it was nobody's wish, in files whose ranks load the same weights as a rule."""
+    config, notes = _broadcast_needs_rank0_loading(case)
+    return config, tuple(replace(note, severity="info") for note in notes)
+
+
+def _no_key_for_a_mesh(case: Case) -> Limited:
+    strategy = case.ran.values["sharding_strategy"]
+    choices = case.choices
+    local = choices.gpus_per_node
+    one_group = (choices.num_nodes == 1 and not local) or (local and local == choices.world_size)
+    if case.config.mesh.shard == 1 and choices.no_shard == "replicate":
+        return case.config, (Note("FM409", strategy.origin),)
+    if not strategy.value.hybrid or (one_group and case.config.mesh.flat):
+        return case.config, ()
+    return case.config, (Note("FM420", strategy.origin, {"strategy": strategy.value.name}),)
+
+
+def _strategy_elsewhere(case: Case) -> Limited:
+    """The strategy stands in another file: the flag that would say it is not written."""
+    if case.ran.engine == "fsdp2" or case.origin("sharding_strategy").source == "file":
+        return case.config, ()
+    return case.config, (Note("FM033"),)
+
+
+def _no_word_for_no_wrap(case: Case) -> Limited:
+    if case.config.wrap.policy != "none":
+        return case.config, ()
+    policy = case.ran.values["auto_wrap_policy"]
+    if case.ran.engine == "fsdp2":
+        return case.config, (Note("FM422", policy.origin, severity="warning"),)
+    return replace(case.config, wrap=Wrap("classes", (), "model")), (Note("FM422", policy.origin),)
+
+
+def _size_policy_needs_threshold(case: Case) -> Limited:
+    if case.config.wrap.policy != "size" or case.config.wrap.min_num_params:
+        return case.config, ()
+    reason = "the size-based policy needs min_num_params, a threshold of at least 1"
+    severity: Severity | None = "warning" if case.ran.engine == "fsdp2" else None
+    return case.config, (Note("FM418", case.origin("auto_wrap_policy"), {"reason": reason}, severity),)
+
+
 def _sixteen_bit_outputs(case: Case) -> Limited:
     precision = case.ran.values.get("precision")
     if case.ran.engine == "fsdp2" or precision is None or precision.value in (None, "no"):
@@ -189,6 +231,11 @@ LIMITS: dict[str, Callable[[Case], Limited]] = {
     "size_based_counts_twice": _size_based_counts_twice,
     "ignored_lost_on_meta": _ignored_lost_on_meta,
     "broadcast_needs_rank0_loading": _broadcast_needs_rank0_loading,
+    "default_broadcast_lost": _default_broadcast_lost,
+    "no_key_for_a_mesh": _no_key_for_a_mesh,
+    "no_word_for_no_wrap": _no_word_for_no_wrap,
+    "size_policy_needs_threshold": _size_policy_needs_threshold,
+    "strategy_elsewhere": _strategy_elsewhere,
     "sixteen_bit_outputs": _sixteen_bit_outputs,
 }
 

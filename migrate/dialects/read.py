@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config.origin import Origin
 from ..config.words import word
 from ..effective import Engine, Stated
 from ..releases import Release
@@ -43,22 +44,34 @@ class Reading:
     def keys_of(self, option: str) -> tuple[Key, ...]:
         return tuple(key for key in self.keys if key.option is not None and key.option.id == option)
 
+    def spreads(self, origin: Origin) -> bool:
+        """Whether the key at `origin` goes, and other options say its fields from now on."""
+        stated = (self.stated.get(one.id) for one in self.block.options if one.write.startswith("spread:"))
+        return any(one is not None and one.origin == origin for one in stated)
+
     def keys_meaning(self, option: str) -> tuple[Key, ...]:
         """Keys under a name that no release reads, written for this option."""
         return tuple(key for key in self.keys if key.meant == option)
 
 
 def read(
-    document: Document, block: Block, at: Release, *, trust_stated: bool, strict: bool, into_document: bool = False
+    document: Document,
+    block: Block,
+    at: Release,
+    *,
+    trust_stated: bool,
+    strict: bool,
+    into_document: bool = False,
+    named: bool = True,
 ) -> Reading:
-    """Read one located block for the release that ran it.
+    """Read one located block for the release that ran it; `named`: somebody said that it is this one.
 
     `into_document`: the values end in an `Fsdp2Config`, which takes no templates and holds some
     options that an edited file cannot.
     """
     notes, broken = whole_block(document, block)
     keys = find_keys(document, block, notes, strict=strict, trust_stated=trust_stated)
-    state = _State(document, block, at, block.engine_default, into_document, notes)
+    state = _State(document, block, at, _engine_of_none(block, at, keys, named), into_document, notes)
     for option in sorted(block.options, key=lambda one: one.id != block.engine_option):
         mine = [key for key in keys if key.option is option]
         if trust_stated and not mine:
@@ -150,6 +163,8 @@ def _decode(state: _State, option: Option, key: Key) -> tuple[Stated, Decoded | 
 
 
 def _spelling_is_read(state: _State, option: Option, key: Key) -> bool:
+    if key.stripped and not state.block.strip_window.covers(state.at, state.engine):
+        return False
     return key.meant is None and any(
         spelling.window.covers(state.at, state.engine) for spelling in option.spellings if spelling.path == key.spelled
     )
@@ -185,11 +200,19 @@ def _counts(state: _State, option: Option) -> bool:
     return option.write != "leave"
 
 
+def _engine_of_none(block: Block, at: Release, keys: list[Key], named: bool) -> Engine:
+    """The engine of a file that does not name one."""
+    telling = any(key.option is not None and key.option.id in block.assumed_unless for key in keys)
+    if not named and block.engine_assumed and not telling:
+        return block.engine_assumed
+    return block.engine_default(at)
+
+
 def _engine(state: _State, option: Option, trust_stated: bool) -> Engine:
-    version = state.stated[option.id]
-    engine = state.block.engines.get(version.value, state.block.engine_default)
-    read = any(window.covers(state.at, engine) for window in option.facts.read)
-    if engine == state.block.engine_default or read:
+    version, default = state.stated[option.id], state.engine
+    engine = state.block.engines.get(version.value, default)
+    read = version.read and any(window.covers(state.at, engine) for window in option.facts.read)
+    if engine == default or read:
         return engine
     if trust_stated:
         reason = f"release {state.at} does not read this key"
@@ -198,7 +221,7 @@ def _engine(state: _State, option: Option, trust_stated: bool) -> Engine:
         return engine
     args = {"stated": f"`{show(version.written)}`", "release": f"release {state.at}"}
     state.notes.append(Note("FM030", version.origin, args))
-    return state.block.engine_default
+    return default
 
 
 def _of_unread(block: Block, stated: Mapping[str, Stated], notes: list[Note]) -> Iterator[Note]:

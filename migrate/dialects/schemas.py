@@ -24,6 +24,8 @@ def fsdp1_schema(declared: Declaration) -> dict[str, Any]:
             inside[name] = described
             if block.prefix:
                 inside[name.removeprefix(block.prefix)] = described
+            if block.strip:
+                inside[block.strip + name] = described
         _put(properties, block.at, {"type": ["object", "null"], "properties": inside})
         for option, path in _outside(block):
             _put(properties, path, {"description": option.doc, **_nullable(CODECS[option.codec].schema)})
@@ -33,27 +35,42 @@ def fsdp1_schema(declared: Declaration) -> dict[str, Any]:
 def fsdp2_schema(declared: Declaration) -> dict[str, Any]:
     """What is written for FSDP2; keys that FSDP2 ignores are errors."""
     properties: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     for block in declared.blocks:
         inside, required = {}, []
         for option, name in _inside(block):
-            if option.write not in ("always", "stated") or name != option.spellings[0].path[-1]:
+            elsewhere = option.id == block.engine_option and option.spellings[0].outside
+            stays = option.write in ("always", "stated") and name == option.spellings[0].path[-1]
+            kept = option.keep_where or (option.write == "leave" and option.field != "other_engine")
+            if not (stays or kept or elsewhere):
                 continue
             codec = CODECS[option.codec]
-            relaxed = option.only_if is not None or option.codec == "pattern"  # unread keys keep any spelling
+            relaxed = kept or option.only_if is not None or option.codec == "pattern"  # unread keys keep any spelling
             inside[name] = {
                 "description": option.doc,
                 **(_nullable(codec.schema) if relaxed else codec.strict),
             }
-            if option.id in (block.engine_option,):
+            if option.id == block.engine_option and not elsewhere:
                 required.append(name)
-        form = {"type": "object", "properties": inside, "required": required, "additionalProperties": False}
+            if block.strip:
+                inside[block.strip + name] = inside[name]
+        needed: dict[str, Any] = {"required": required}
+        if block.strip and required:
+            needed = {"anyOf": [{"required": [prefix + name for name in required]} for prefix in ("", block.strip)]}
+        form = {"type": "object", "properties": inside, **needed, "additionalProperties": False}
+        if not block.at:
+            more |= {name: item for name, item in form.items() if name != "properties"}
         _put(properties, block.at, form)
         for option, path in _outside(block):
-            strict = CODECS[option.codec].strict if option.write == "stated" else {}  # the rest is only read
+            strict = (
+                CODECS[option.codec].strict if option.write in ("always", "stated") else {}
+            )  # the rest is only read
             _put(properties, path, {"description": option.doc, **_nullable(strict)})
-        properties[block.active_key] = {"const": block.active_value}
+        if block.active_key and not block.active_filled:
+            properties[block.active_key] = {"const": block.active_value}
     required_top = list(dict.fromkeys(block.at[0] for block in declared.blocks if block.at))
-    return _document(declared, "fsdp2", properties, {"required": required_top})
+    required_top += [block.active_key for block in declared.blocks if block.active_filled and not block.active_also]
+    return _document(declared, "fsdp2", properties, {"required": required_top, **more})
 
 
 def _loose_codec(option: Option) -> str:
@@ -71,6 +88,9 @@ def _outside(block: Block) -> list[tuple[Option, tuple[str, ...]]]:
 
 
 def _put(properties: dict[str, Any], path: tuple[str, ...], schema: dict[str, Any]) -> None:
+    if not path:  # the block is the whole file
+        properties.update(schema["properties"])
+        return
     for step in path[:-1]:
         holder = properties.setdefault(step, {"type": ["object", "null"], "properties": {}})
         properties = holder["properties"]

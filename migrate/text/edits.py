@@ -23,7 +23,7 @@ Splice = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class SetValue:
-    """Give an entry another scalar, or a mapping of scalars in place of null, ``{}`` or a scalar."""
+    """Give an entry another scalar or list of scalars, or a mapping of those in place of null, ``{}`` or a scalar."""
 
     path: Path
     value: Any
@@ -50,7 +50,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Insert:
-    """Add an entry to the mapping at `parent`: a scalar, or a mapping of scalars."""
+    """Add an entry to the mapping at `parent`: a scalar, a list of scalars, or a mapping of those."""
 
     parent: Path
     name: str
@@ -222,6 +222,8 @@ def _key_text(document: Document, mapping: Node, name: str, like: Node | None = 
 
 
 def _scalar_text(document: Document, value: Any, old: Node | None) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(render(item, document.kind) for item in value) + "]"
     return render(value, document.kind, old.style if old and old.style in ("'", '"') else None)
 
 
@@ -290,7 +292,7 @@ def _new_value(document: Document, entry: Entry, value: Any) -> list[Splice]:
         newline = layout.newline_at(document, colon)
         step = layout.child_step(document)
         lines = "".join(
-            f"{indent}{step}{render(name, document.kind)}: {render(item, document.kind)}{newline}"
+            f"{indent}{step}{render(name, document.kind)}: {_scalar_text(document, item, None)}{newline}"
             for name, item in value.items()
         )
         return [(colon, end, ""), (after, after, lines)]
@@ -325,7 +327,7 @@ def _new_lines(document: Document, mapping: Node, edit: Insert, indent: str, at:
     step = layout.child_step(document)
     lines = [f"{indent}{key}:{newline}"]
     lines += [
-        f"{indent}{step}{render(name, document.kind)}: {render(item, document.kind)}{newline}"
+        f"{indent}{step}{render(name, document.kind)}: {_scalar_text(document, item, None)}{newline}"
         for name, item in edit.value.items()
     ]
     return "".join(lines)
@@ -448,11 +450,13 @@ def _flow_entry(document: Document, mapping: Node, edit: Insert) -> str:
 def _flow_value(document: Document, mapping: Node, value: Any, old: Entry | None) -> str:
     if not isinstance(value, Mapping):
         text = _scalar_text(document, value, old.value if old and old.value.shape == "scalar" else None)
+        if isinstance(value, list):
+            return text
         return render(value, document.kind, "'") if text[:1] not in "'\"" and set(text) & set(",[]{}") else text
     colon = _colon(document, mapping)
     quote = mapping.entries[0].key.style if mapping.entries else ""
     pieces = [
-        f"{render(name, document.kind, quote or None)}{colon}{render(item, document.kind)}"
+        f"{render(name, document.kind, quote or None)}{colon}{_scalar_text(document, item, None)}"
         for name, item in value.items()
     ]
     prefix = _line_prefix(document, mapping)

@@ -29,7 +29,7 @@ _FLOAT = re.compile(
     r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?(?:[Tt \t].*)?")
-_SAFE_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,/+-]*")
+_SAFE_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,/+-]*(?: [A-Za-z_][A-Za-z0-9_.,/+-]*)*")
 _DIGITS_MAX = 4000  # Python itself refuses longer integers; such a "number" is text to us
 
 
