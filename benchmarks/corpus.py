@@ -24,7 +24,13 @@ from fsdp_migrate.pipeline import Conversion, convert_bytes
 
 SUFFIXES = (".yaml", ".yml", ".json")
 EDITED = ("fsdp_config", "parallelism_config", "distributed_type", "mixed_precision", "fsdp")
-EDITED += ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
+EDITED += (
+    "fsdp_transformer_layer_cls_to_wrap",
+    "fsdp_min_num_params",
+    "fsdp_version",
+    "dp_replicate_size",
+    "dp_shard_size",
+)
 
 
 def outside(text: str, whole: bool) -> str:
