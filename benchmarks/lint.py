@@ -148,7 +148,7 @@ def tree(root: Path, files: int, about_fsdp: int) -> None:
 def _other(draw: random.Random) -> str:
     lines = ["---", f"name: job-{draw.randrange(10**6)}", "steps:"]
     for step in range(draw.randrange(5, 25)):
-        lines += [f"  - id: step-{step}", f"    image: registry.example.org/train:{draw.randrange(999)}", "    args:"]
+        lines += [f"  - id: step-{step}", f"    image: images.example.org/train:{draw.randrange(999)}", "    args:"]
         lines += [f"      learning_rate: {draw.random():.6f}", f"      batch_size: {2 ** draw.randrange(10)}"]
     return "\n".join([*lines, ""])
 
