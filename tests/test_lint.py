@@ -607,6 +607,7 @@ def test_a_broken_baseline_is_told(text: str) -> None:
         (["--select", "FM5"], FOUND),
         (["--select", "FM501"], WITHOUT_502),
         (["--select", "left-over-contradicts"], ["FM502"]),
+        (["--select", "FM502, FM510"], ["FM502"]),
         (["--ignore", "FM501"], ["FM502"]),
         (["--ignore", "FM5"], []),
         (["--ignore", "FM5", "--select", "FM502"], ["FM502"]),

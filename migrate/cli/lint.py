@@ -17,6 +17,11 @@ from .options import choices_by_path, encoded, err, out, painter, settings_of, w
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "markdown")
 
 
+def _listed(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Values of a repeatable option, which may also be one list with commas."""
+    return tuple(one.strip() for text in given for one in text.split(","))
+
+
 @click.command("lint", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1)
 @with_choices
@@ -25,8 +30,16 @@ FORMATS = ("text", "json", "sarif", "github", "gitlab", "markdown")
 )
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these files out of folders.")
 @click.option("--force-exclude", is_flag=True, help="Leave excluded files out even if they are named, as hooks do.")
-@click.option("--select", multiple=True, metavar="RULE", help="Only these rules: an id, its beginning, or a slug.")
-@click.option("--ignore", multiple=True, metavar="RULE", help="Not these rules.")
+@click.option(
+    "--select",
+    multiple=True,
+    metavar="RULE",
+    callback=lambda ctx, one, given: _listed(given),
+    help="Only these rules: an id, its beginning, or a slug.",
+)
+@click.option(
+    "--ignore", multiple=True, metavar="RULE", callback=lambda ctx, one, given: _listed(given), help="Not these rules."
+)
 @click.option("--severity", multiple=True, metavar="RULE=LEVEL", help="Another severity for a rule.")
 @click.option("--baseline", metavar="FILE", help="Accept the findings that FILE holds.")
 @click.option("--write-baseline", metavar="FILE", help="Write the findings of this run to FILE, and exit 0.")

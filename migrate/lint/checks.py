@@ -75,6 +75,20 @@ def _full_state_dict_too_early(case: Case) -> Iterator[Note]:
         yield Note("FM509", case.place("state_dict_type"))
 
 
+def _checkpointing_in_two_places(case: Case) -> Iterator[Note]:
+    if case.config.checkpointing.enabled and _on(case.text("gradient_checkpointing")):
+        yield Note("FM512", case.place("activation_checkpointing"))
+
+
+def _nothing_loadable(case: Case) -> Iterator[Note]:
+    if case.config.state_dict_type == "sharded" and _on(case.text("save_only_model")):
+        yield Note("FM514", case.place("state_dict_type"))
+
+
+def _on(text: str) -> bool:
+    return text.lower() in ("true", "yes", "on", "1")
+
+
 @dataclass(frozen=True)
 class Check:
     """`ask` yields notes for an active block of `dialect` and `engine`, in `releases` of its package."""
@@ -100,6 +114,12 @@ CHECKS = (
     Check("accelerate", "fsdp2", ">=1.8", _rank0_loading_with_torchao),
     # measured on 1.6.0 and 1.7.0
     Check("accelerate", "fsdp2", ">=1.6,<1.7", _full_state_dict_too_early),
+    # Trainer.__init__, measured in 11 releases from 4.40.2 to 5.24.0
+    Check("hf-args", "fsdp1", "*", _checkpointing_in_two_places),
+    Check("hf-args", "fsdp2", "*", _checkpointing_in_two_places),
+    # trainer.py, _validate_args 4.57.6 to 5.24.0
+    Check("hf-args", "fsdp1", ">=4.57", _nothing_loadable),
+    Check("hf-args", "fsdp2", ">=4.57", _nothing_loadable),
 )
 
 

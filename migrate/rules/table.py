@@ -1064,6 +1064,24 @@ _ROWS = (
         "Variables, files that are not there and here-documents are not guessed; what follows from them may be FSDP1.",
         "",
     ),
+    Rule(
+        "FM512",
+        "checkpointing-in-two-places",
+        "error",
+        "`{key}` and gradient_checkpointing are both on: the Trainer refuses the pair",
+        "switch one of them off; FSDP's own goes around whole blocks",
+        "Each block would be recomputed twice, so every release raises ValueError before training.",
+        "https://github.com/huggingface/transformers/issues/30404",
+    ),
+    Rule(
+        "FM514",
+        "nothing-loadable-is-saved",
+        "error",
+        "save_only_model with a SHARDED state dict saves nothing that loads: the Trainer refuses the pair",
+        "write state_dict_type: FULL_STATE_DICT, or take save_only_model out",
+        "Shards without optimizer and scheduler cannot be resumed, and are no model file.",
+        "https://github.com/huggingface/transformers/pull/28866",
+    ),
     # FM6: a model against its plan, when it is sharded
     Rule(
         "FM601",
