@@ -19,6 +19,7 @@ QUIET = (
     "clean-fsdp2-processes-by-launcher",
     "clean-launch-script",
     "data-in-json",
+    "four-bit-storage-that-fits",
     "gradient-checkpointing-alone",
     "manifest-that-mentions-fsdp",
     "offload-with-rank0-loading-mended",

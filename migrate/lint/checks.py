@@ -85,6 +85,26 @@ def _nothing_loadable(case: Case) -> Iterator[Note]:
         yield Note("FM514", case.place("state_dict_type"))
 
 
+def _four_bit_storage(case: Case) -> Iterator[Note]:
+    storage = case.text("bnb_4bit_quant_storage") or case.text("bnb_config_kwargs", "bnb_4bit_quant_storage")
+    if _on(case.text("load_in_4bit")) and storage.removeprefix("torch.") not in _FLOATING:
+        what = f"here it is {storage}" if storage else "without the key it is uint8"
+        yield Note("FM515", case.at, {"what": what})
+
+
+def _four_bit_storage_beside_bf16(case: Case) -> Iterator[Note]:
+    """Axolotl stores in bfloat16 by itself (loaders/model.py), so the other half must fit: bf16."""
+    storage = case.text("bnb_config_kwargs", "bnb_4bit_quant_storage").removeprefix("torch.") or "bfloat16"
+    bf16 = case.text("bf16").lower() in ("auto", "full") or _on(case.text("bf16"))
+    fits = storage in _FLOATING and (bf16 or storage != "bfloat16")
+    if _on(case.text("load_in_4bit")) and not fits:
+        what = f"here it is {storage}, and bf16 is {'on' if bf16 else 'not on'}"
+        yield Note("FM515", case.at, {"what": what})
+
+
+_FLOATING = frozenset(("bfloat16", "float16", "float32"))
+
+
 def _on(text: str) -> bool:
     return text.lower() in ("true", "yes", "on", "1")
 
@@ -117,6 +137,11 @@ CHECKS = (
     # Trainer.__init__, measured in 11 releases from 4.40.2 to 5.24.0
     Check("hf-args", "fsdp1", "*", _checkpointing_in_two_places),
     Check("hf-args", "fsdp2", "*", _checkpointing_in_two_places),
+    Check("axolotl", "fsdp1", "*", _checkpointing_in_two_places),
+    Check("axolotl", "fsdp2", "*", _checkpointing_in_two_places),
+    # huggingface/accelerate issues 3983 and 3987; TRL's keys beside the TrainingArguments
+    Check("hf-args", "fsdp2", "*", _four_bit_storage),
+    Check("axolotl", "fsdp2", "*", _four_bit_storage_beside_bf16),
     # trainer.py, _validate_args 4.57.6 to 5.24.0
     Check("hf-args", "fsdp1", ">=4.57", _nothing_loadable),
     Check("hf-args", "fsdp2", ">=4.57", _nothing_loadable),

@@ -1082,6 +1082,16 @@ _ROWS = (
         "Shards without optimizer and scheduler cannot be resumed, and are no model file.",
         "https://github.com/huggingface/transformers/pull/28866",
     ),
+    Rule(
+        "FM515",
+        "four-bit-storage",
+        "warning",
+        "4-bit weights under FSDP2 need a bnb_4bit_quant_storage of a floating dtype, that of the parameters; {what}",
+        "set bnb_4bit_quant_storage: bfloat16 beside bf16: true",
+        "Packed bytes in uint8 cannot be sharded with their parameters: newer accelerate leaves them whole on every "
+        "rank, older ones crash or train on NaN.",
+        "https://github.com/huggingface/accelerate/issues/3983",
+    ),
     # FM6: a model against its plan, when it is sharded
     Rule(
         "FM601",
