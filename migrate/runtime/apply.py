@@ -145,6 +145,10 @@ def _prepare(
     before = record.find(model)
     if before is not None:
         _same_again(before, source, mesh, given)
+        missing: list[Note] = []
+        _check_methods(model, methods, missing)
+        if missing:
+            raise CannotApply([note.finding({}) for note in missing], "the model is sharded already and stays so")
         return _Ready(source, None, None)
     notes: list[Note] = []
     environment.check(source.config, mesh, kind, notes)

@@ -12,6 +12,9 @@ from torch import nn
 from . import tree
 from .training import sharded_modules
 
+_GATHERS = "_fsdp_migrate_gathers"
+"""Attribute of a method that is already between hooks, so that asking again changes nothing."""
+
 
 def forward_methods(model: nn.Module, *names: str) -> None:
     """Let further methods gather parameters as ``forward`` does: ``generate``, ``encoder.encode``.
@@ -27,7 +30,8 @@ def forward_methods(model: nn.Module, *names: str) -> None:
         owner = method_owner(model, name)
         if owner is None:
             raise AttributeError(f"{_class_name(model)} has no method {name!r}")
-        _gathering(model, _unit_around(model, name), owner, name)
+        if not hasattr(getattr(owner, name.rpartition(".")[2]), _GATHERS):  # hooks twice would free too early
+            _gathering(model, _unit_around(model, name), owner, name)
 
 
 def _class_name(model: nn.Module) -> str:
@@ -85,6 +89,7 @@ def _gathering(root: nn.Module, unit: nn.Module, owner: nn.Module, name: str) ->
         finally:
             leave()
 
+    setattr(either, _GATHERS, True)
     setattr(owner, method, either)
 
 

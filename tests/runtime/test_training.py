@@ -281,3 +281,10 @@ def test_self_test_needs_a_sharded_model(two: Pool) -> None:
 def test_clipping_counts_the_root_after_an_evaluation(two: Pool) -> None:
     for before, after in two.run("training_ranks", "clip_after_an_evaluation"):
         assert before == after > 0
+
+
+def test_methods_asked_for_twice_gather_once(two: Pool) -> None:
+    for result in two.run("training_ranks", "methods_asked_for_twice"):
+        assert result["same"]
+        assert result["shape"] == (1, 4, 32)
+        assert "FM634" in result["refused"]

@@ -13,6 +13,7 @@ import parity_ranks
 import torch
 import torch.distributed as dist
 from fsdp_migrate import (
+    CannotApply,
     Fsdp2Config,
     applied,
     apply_config,
@@ -525,3 +526,20 @@ def clip_after_an_evaluation(rank: int) -> tuple[float, float]:
     with torch.no_grad():
         model(ids)
     return before, clip_grad_norm_(model, 1e9).item()
+
+
+def methods_asked_for_twice(rank: int) -> dict[str, Any]:
+    """A second call with the same plan and methods is a no-op for them too; a method that is not there is named."""
+    config = {"sharding_strategy": "FULL_SHARD", "auto_wrap_policy": {"transformer_layer_cls": ["Block"]}}
+    model = models.Transformer(layers=1)
+    model.again = lambda ids: model.norm(model.tokens(ids))
+    apply_config(model, config, forward_methods=("again",))
+    once = model.again
+    apply_config(model, config, forward_methods=("again",))
+    forward_methods(model, "again")
+    try:
+        apply_config(model, config, forward_methods=("nope",))
+        refused = ""
+    except CannotApply as error:
+        refused = str(error)
+    return {"same": model.again is once, "shape": tuple(model.again(torch.arange(4)[None]).shape), "refused": refused}
